@@ -1,0 +1,2 @@
+//! Run mixture-of-experts language models larger than memory.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Opening a model and generating from one or several sequences.

@@ -1,0 +1,1 @@
+//! Where routed experts come from: sources behind ExpertSource.

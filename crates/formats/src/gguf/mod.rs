@@ -1,0 +1,5 @@
+//! GGUF files.
+
+mod metadata;
+
+pub use metadata::{GgufMetadata, GgufValue, MetadataError, PerLayer};

@@ -1,0 +1,102 @@
+//! Bytes of a model file: mapped, embedded in the program or held in memory.
+
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+/// A model file whose bytes can be viewed without copying.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    bytes: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Mapped(Mmap),
+    Embedded(&'static [u8]),
+    Owned(Vec<u8>),
+}
+
+impl Source {
+    /// Maps the file at `path`.
+    pub fn open(path: &Path) -> std::io::Result<Arc<Source>> {
+        let file = File::open(path)?;
+        // SAFETY: the mapping is read-only and private to this process. A file that another process cuts short
+        // while it is mapped can still raise SIGBUS; model files are not modified while in use.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(Arc::new(Source { path: path.to_owned(), bytes: Backing::Mapped(map) }))
+    }
+
+    /// A file that is part of the program; `name` stands in for its path in messages.
+    pub fn embedded(name: &str, bytes: &'static [u8]) -> Arc<Source> {
+        Arc::new(Source { path: name.into(), bytes: Backing::Embedded(bytes) })
+    }
+
+    /// A file held in memory; `name` stands in for its path in messages.
+    pub fn owned(name: &str, bytes: Vec<u8>) -> Arc<Source> {
+        Arc::new(Source { path: name.into(), bytes: Backing::Owned(bytes) })
+    }
+
+    /// The path, or the name given in its place.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The whole content.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Backing::Mapped(map) => map,
+            Backing::Embedded(bytes) => bytes,
+            Backing::Owned(bytes) => bytes,
+        }
+    }
+
+    /// Whether the bytes come from a file on disk, so that they can be read by position.
+    pub fn is_file(&self) -> bool {
+        matches!(self.bytes, Backing::Mapped(_))
+    }
+}
+
+/// A range of a [`Source`]; the range is within the source by construction.
+#[derive(Clone, Debug)]
+pub struct ByteSlice {
+    source: Arc<Source>,
+    start: usize,
+    length: usize,
+}
+
+impl ByteSlice {
+    /// The bytes `range` of `source`, or `None` if the source is shorter.
+    pub fn new(source: &Arc<Source>, range: Range<usize>) -> Option<ByteSlice> {
+        source.bytes().get(range.clone())?;
+        Some(ByteSlice { source: source.clone(), start: range.start, length: range.len() })
+    }
+
+    /// The `index`-th of `count` equal pieces; the length must be a multiple of `count`.
+    pub fn piece(&self, index: usize, count: usize) -> ByteSlice {
+        assert!(index < count && self.length.is_multiple_of(count));
+        let length = self.length / count;
+        ByteSlice { source: self.source.clone(), start: self.start + index * length, length }
+    }
+
+    /// The file the bytes are in.
+    pub fn source(&self) -> &Arc<Source> {
+        &self.source
+    }
+
+    /// Position of the first byte in the file.
+    pub fn offset(&self) -> usize {
+        self.start
+    }
+}
+
+impl Deref for ByteSlice {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.source.bytes()[self.start..self.start + self.length]
+    }
+}

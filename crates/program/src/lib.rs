@@ -1,0 +1,1 @@
+//! A model as data: ops, builder, batches, sequence state and the traits that run them.

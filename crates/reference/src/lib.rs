@@ -1,0 +1,1 @@
+//! The plain executor that defines what every other one must compute.

@@ -1,0 +1,1 @@
+//! Logits to token: samplers whose draws are keyed by seed and position.
