@@ -1,0 +1,1 @@
+//! The fast CPU executor: canonical arithmetic at the speed of memory.
