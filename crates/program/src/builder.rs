@@ -292,6 +292,9 @@ impl Builder {
     pub fn tap(&mut self, x: Reg, tap: Tap) -> Reg {
         let fresh = self.program.tap_width(tap).is_none();
         self.require("tap", fresh, || format!("{tap} is there already"));
+        self.require("tap", self.rows(x) == RowSet::All, || {
+            format!("{tap} stands after the rows were selected")
+        });
         self.push(Op::Tap { x, tap });
         x
     }

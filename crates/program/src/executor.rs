@@ -96,7 +96,7 @@ pub struct TapRows<'a> {
 /// What the routers chose for captured rows.
 #[derive(Debug)]
 pub struct RoutedRows<'a> {
-    /// [expert layers, captured rows, k], in falling order of weight.
+    /// [expert layers, captured rows, k], in falling order of router logits.
     pub ids: &'a mut [u32],
     /// As `ids`: final mixing weights.
     pub weights: &'a mut [f32],

@@ -60,4 +60,9 @@ impl Weights {
     pub fn get(&self, weight: Weight) -> &Tensor {
         &self.tensors[weight.index()]
     }
+
+    /// The weights in the order of [`Program::weights`].
+    pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter()
+    }
 }
