@@ -63,7 +63,14 @@ pub struct MatrixLayout {
 impl MatrixLayout {
     /// A matrix stored row by row as it is.
     pub fn plain(format: Format, rows: usize, columns: usize) -> MatrixLayout {
-        MatrixLayout { format, rows, columns, stored_rows: rows, row_map: RowMap::Identity, transposed: false }
+        MatrixLayout {
+            format,
+            rows,
+            columns,
+            stored_rows: rows,
+            row_map: RowMap::Identity,
+            transposed: false,
+        }
     }
 
     /// Bytes of the whole storage in `part`, or `None` if a row is not whole blocks or a product overflows.

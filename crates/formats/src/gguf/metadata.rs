@@ -56,7 +56,8 @@ impl GgufMetadata {
 
     /// general.architecture
     pub fn architecture(&self) -> Result<&str, MetadataError> {
-        self.string("general.architecture")?.ok_or_else(|| MetadataError::Missing("general.architecture".into()))
+        self.string("general.architecture")?
+            .ok_or_else(|| MetadataError::Missing("general.architecture".into()))
     }
 
     /// A string, if the key is present.

@@ -1,7 +1,13 @@
 //! One view of a model, whatever its files: metadata, tensors by canonical name, tokenizer files.
 
+mod error;
+mod files;
+mod open;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+pub use error::OpenError;
 
 use crate::{GgufMetadata, Tensor};
 
