@@ -51,8 +51,7 @@ fn attend(
     let sum = weights.iter().sum::<f32>() + sink.map_or(0.0, |sink| (sink - largest).exp());
     for (u, weight) in (first..=position).zip(&weights) {
         let weight = weight / sum;
-        for (o, v) in out.iter_mut().zip(view.value(u, kv_head, out.len())) {
-            *o += weight * v;
-        }
+        let value = view.value(u, kv_head, out.len());
+        out.iter_mut().zip(value).for_each(|(o, v)| *o += weight * v);
     }
 }
