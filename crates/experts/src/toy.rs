@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use turbospark_formats::{ByteSlice, Float, Format, MatrixLayout, RowMap, Source};
-use turbospark_program::{ExpertLayout, ExpertMatrix, Lease};
+use turbospark_program::{ExpertLayout, ExpertMatrix, ExpertPacker, ExpertRef, Lease};
 
 use crate::table::{ExpertTable, LayerTable};
 
@@ -90,4 +90,40 @@ pub(crate) fn byte_at(position: usize) -> u8 {
 pub(crate) fn is_right(table: &ExpertTable, layer: usize, lease: &Lease) -> bool {
     let slices = table.layers()[layer].slices(lease.expert as usize);
     slices.iter().enumerate().all(|(i, slice)| lease.slice(i) == &slice[..])
+}
+
+/// A packer that joins the three matrices and ends with a mark.
+pub(crate) struct Join;
+
+impl Join {
+    pub fn expected(table: &ExpertTable, layer: usize, expert: u32) -> Vec<u8> {
+        let layer = &table.layers()[layer];
+        let slices: Vec<&[u8]> = layer.slices(expert as usize).iter().map(|s| &s[..]).collect();
+        let mut out = vec![0; Join.bytes(layer.layout())];
+        Join.pack(&layer.layout().matrices(&slices).unwrap(), &mut out);
+        out
+    }
+}
+
+impl ExpertPacker for Join {
+    fn id(&self) -> &'static str {
+        "join"
+    }
+
+    fn bytes(&self, raw: &ExpertLayout) -> usize {
+        raw.bytes() + 1
+    }
+
+    fn pack(&self, raw: &ExpertRef<'_>, out: &mut [u8]) {
+        let parts = [raw.down.part(0), raw.gate.part(0), raw.up.part(0)];
+        let mut at = 0;
+        for part in parts {
+            // Halves of a fused matrix are the same part twice: it fits once.
+            if at + part.len() < out.len() {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+        }
+        out[at] = 0xA5;
+    }
 }

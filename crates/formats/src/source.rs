@@ -55,6 +55,25 @@ impl Source {
         }
     }
 
+    /// Lets the system take back the memory that `range` of a mapped file occupies; touching it reads it again.
+    pub fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Backing::Mapped(map) = &self.bytes
+            && range.start < range.end
+            && range.end <= map.len()
+        {
+            // SAFETY: the mapping is of a file and never written, so that a page which is dropped comes back with
+            // the same bytes.
+            let advised = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+            };
+            // It is advice: a system that does not take it only uses more memory.
+            let _ = advised;
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+
     /// Whether the bytes come from a file on disk, so that they can be read by position.
     pub fn is_file(&self) -> bool {
         matches!(self.bytes, Backing::Mapped(_))

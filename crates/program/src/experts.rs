@@ -29,6 +29,18 @@ impl ExpertLayout {
     pub fn bytes(&self) -> usize {
         self.slice_bytes.iter().sum()
     }
+
+    /// The matrices of an expert whose bytes are `slices`; `None` if they do not fit.
+    pub fn matrices<'a>(&'a self, slices: &[&'a [u8]]) -> Option<ExpertRef<'a>> {
+        let matrix = |matrix: &'a ExpertMatrix| {
+            let mut parts = [&[][..]; turbospark_formats::MAX_PARTS];
+            for (part, &slice) in parts.iter_mut().zip(&matrix.slices) {
+                *part = slices.get(slice)?;
+            }
+            MatrixRef::new(&matrix.layout, parts.get(..matrix.slices.len())?)
+        };
+        Some(ExpertRef { gate: matrix(&self.gate)?, up: matrix(&self.up)?, down: matrix(&self.down)? })
+    }
 }
 
 /// The matrices of one expert, borrowed from a lease.
@@ -156,6 +168,30 @@ pub enum ExpertError {
         name: String,
         /// What is wrong.
         reason: String,
+    },
+    /// Memory that the system does not give.
+    #[error("{bytes} bytes of memory for experts: {error}")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// A budget that is too small to run at all.
+    #[error("{budget} bytes are too few for slots of experts: the least that works is {least}")]
+    Budget {
+        /// Bytes given.
+        budget: usize,
+        /// Bytes needed.
+        least: usize,
+    },
+    /// A file that cannot be opened for reading experts, or a reader that the system does not have.
+    #[error("opening {path} to read experts: {error}")]
+    Open {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        error: std::io::Error,
     },
     /// A read from disk failed.
     #[error("reading expert {expert} of layer {layer} from {path}: {error}")]
