@@ -1,1 +1,148 @@
 //! One file a model family: a checkpoint's config in, a program out.
+//!
+//! [`build`] finds the family by what the checkpoint calls itself. A family reads its hyper-parameters, under the
+//! names of config.json or those of GGUF, into one struct, checks them, and writes its layer with a
+//! [`turbospark_program::Builder`].
+
+mod error;
+mod gpt_oss;
+mod layer;
+mod llama;
+mod mixtral;
+mod rope;
+mod source;
+mod trunk;
+
+use serde::Serialize;
+use serde_json::Value;
+use turbospark_formats::Checkpoint;
+use turbospark_program::Program;
+
+pub use error::FamilyError;
+use source::Source;
+
+/// Choices that the checkpoint leaves open, or that reproduce another engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FamilyOptions {
+    /// The ends of YaRN's ramp.
+    pub yarn: YarnRounding,
+    /// The factor on Gemma's embedding.
+    pub embedding_scale: EmbeddingScale,
+}
+
+/// Whether the ends of YaRN's ramp are rounded to whole pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum YarnRounding {
+    /// As the checkpoint was trained: its `truncate`, or what its family means by leaving that out.
+    #[default]
+    Checkpoint,
+    /// Always, as llama.cpp and mlx-lm do.
+    Rounded,
+}
+
+/// Precision of Gemma's embedding scale, the root of the hidden size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EmbeddingScale {
+    /// In float32.
+    #[default]
+    Float32,
+    /// Rounded to bfloat16, as a reference that runs in that type does.
+    Bf16Rounded,
+}
+
+/// A checkpoint as a program.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Name of the family.
+    pub family: &'static str,
+    /// The program.
+    pub program: Program,
+    /// The hyper-parameters that it was made of: an object of names and values, in a fit order to print.
+    pub config: Value,
+    /// Tensors that the program does not use; names that the formats do not know are not among them.
+    pub unused: Vec<String>,
+}
+
+impl Model {
+    fn new(config: &impl Serialize, program: Program) -> Result<Model, FamilyError> {
+        let config = serde_json::to_value(config).unwrap_or(Value::Null);
+        Ok(Model { family: "", program, config, unused: Vec::new() })
+    }
+}
+
+/// A way to make a program, and the names of the models it is for.
+struct Family {
+    name: &'static str,
+    /// model_type in config.json, and class in its architectures.
+    config: &'static [&'static str],
+    /// general.architecture in GGUF.
+    gguf: &'static [&'static str],
+    build: fn(&Source, &FamilyOptions) -> Result<Model, FamilyError>,
+}
+
+const FAMILIES: [Family; 4] = [
+    Family {
+        name: "gpt-oss",
+        config: &["gpt_oss", "GptOssForCausalLM"],
+        gguf: &["gpt-oss"],
+        build: gpt_oss::build,
+    },
+    Family {
+        name: "llama",
+        config: &["llama", "LlamaForCausalLM", "mistral", "MistralForCausalLM"],
+        gguf: &["llama"],
+        build: llama::llama,
+    },
+    Family { name: "mixtral", config: &["mixtral", "MixtralForCausalLM"], gguf: &[], build: mixtral::build },
+    Family { name: "qwen2", config: &["qwen2", "Qwen2ForCausalLM"], gguf: &["qwen2"], build: llama::qwen2 },
+];
+
+/// The program of a checkpoint.
+///
+/// Fails if its architecture is not among the families, or a hyper-parameter is missing or cannot be. That the
+/// weights are there and have the shapes that the program asks for is checked by [`turbospark_program::Weights`].
+pub fn build(checkpoint: &Checkpoint, options: &FamilyOptions) -> Result<Model, FamilyError> {
+    let source = Source::new(&checkpoint.metadata, checkpoint)?;
+    let mut model = build_from(&source, options)?;
+    model.unused = unused(&model.program, checkpoint)?;
+    Ok(model)
+}
+
+fn build_from(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyError> {
+    let types = source.model_types();
+    let names = |family: &Family| if source.is_gguf() { family.gguf } else { family.config };
+    let found = types.iter().find_map(|kind| FAMILIES.iter().find(|f| names(f).contains(kind)));
+    let Some(family) = found else {
+        let supported: Vec<_> = FAMILIES.iter().flat_map(names).copied().collect();
+        let found = types.first().ok_or(FamilyError::NoModelType)?;
+        return Err(FamilyError::Unsupported { found: short(found), supported: supported.join(", ") });
+    };
+    let model = (family.build)(source, options)?;
+    Ok(Model { family: family.name, ..model })
+}
+
+/// Tensors without a place in the program. Some are known to be superfluous (keys of layers that read another's
+/// cache); biases and whole layers are not, and leaving them out would change the result.
+fn unused(program: &Program, checkpoint: &Checkpoint) -> Result<Vec<String>, FamilyError> {
+    let experts = program.expert_layers().iter().flat_map(|layer| [&layer.gate, &layer.up, &layer.down]);
+    let used: std::collections::HashSet<&str> =
+        program.weights().iter().map(|spec| &spec.name).chain(experts).map(String::as_str).collect();
+    let mut unused = Vec::new();
+    for (name, _) in checkpoint.tensors() {
+        if used.contains(name) || name == rope::DIVISORS {
+            continue;
+        }
+        let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+        let beyond = layer.and_then(|n| n.parse::<usize>().ok()).is_some_and(|n| n >= program.layers());
+        if beyond || name.ends_with(".bias") {
+            return Err(FamilyError::Unplaced { name: name.to_owned() });
+        }
+        unused.push(name.to_owned());
+    }
+    Ok(unused)
+}
+
+/// A stranger's word, of bounded length.
+fn short(text: &str) -> String {
+    text.chars().take(60).collect()
+}

@@ -1,0 +1,304 @@
+//! Hyper-parameters under the names that Hugging Face and GGUF give them.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+use turbospark_formats::{Checkpoint, GgufMetadata, GgufValue, Metadata};
+
+use crate::FamilyError;
+
+/// Largest size of one dimension: far above any model, far below what would hurt to allocate.
+const MAX_SIZE: usize = 1 << 20;
+
+/// Most elements of a list: one for each layer, and more layers are refused.
+pub(crate) const MAX_LAYERS: usize = 1024;
+
+/// What a family asks of a checkpoint's tensors.
+pub(crate) trait Tensors {
+    /// Shape of the tensor, if it is there.
+    fn shape(&self, name: &str) -> Option<Vec<usize>>;
+    /// Its elements.
+    fn values(&self, name: &str) -> Option<Vec<f32>>;
+}
+
+impl Tensors for Checkpoint {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.get(name).map(|tensor| tensor.shape().to_vec())
+    }
+
+    fn values(&self, name: &str) -> Option<Vec<f32>> {
+        self.get(name).map(|tensor| tensor.to_f32())
+    }
+}
+
+/// A checkpoint's hyper-parameters and its tensors.
+///
+/// A key is asked for by its two names: that in config.json (older spellings after a bar: `new|old`) and that in
+/// GGUF, without the architecture. An empty name says that the format does not have it.
+pub(crate) struct Source<'a> {
+    keys: Keys<'a>,
+    tensors: &'a dyn Tensors,
+}
+
+enum Keys<'a> {
+    Config { whole: &'a Map<String, Value>, text: &'a Map<String, Value>, place: &'static str },
+    Gguf { metadata: &'a GgufMetadata, architecture: &'a str },
+}
+
+impl<'a> Source<'a> {
+    pub fn new(metadata: &'a Metadata, tensors: &'a dyn Tensors) -> Result<Source<'a>, FamilyError> {
+        let keys = match metadata {
+            Metadata::Gguf(metadata) => Keys::Gguf { metadata, architecture: metadata.architecture()? },
+            Metadata::Config { config, .. } => {
+                let whole = config.as_object().ok_or_else(|| FamilyError::Unexpected {
+                    key: "config.json".to_owned(),
+                    found: short(config),
+                    expected: "an object".to_owned(),
+                })?;
+                match whole.get("text_config").and_then(Value::as_object) {
+                    Some(text) => Keys::Config { whole, text, place: "config.json: text_config." },
+                    None => Keys::Config { whole, text: whole, place: "config.json: " },
+                }
+            }
+        };
+        Ok(Source { keys, tensors })
+    }
+
+    pub fn is_gguf(&self) -> bool {
+        matches!(self.keys, Keys::Gguf { .. })
+    }
+
+    /// What the checkpoint calls itself: model_type, then architectures; a GGUF's architecture.
+    pub fn model_types(&self) -> Vec<&'a str> {
+        match self.keys {
+            Keys::Gguf { architecture, .. } => vec![architecture],
+            Keys::Config { whole, .. } => {
+                let model_type = whole.get("model_type").and_then(Value::as_str);
+                let classes = whole.get("architectures").and_then(Value::as_array);
+                let classes = classes.into_iter().flatten().filter_map(Value::as_str);
+                model_type.into_iter().chain(classes).collect()
+            }
+        }
+    }
+
+    pub fn shape(&self, tensor: &str) -> Option<Vec<usize>> {
+        self.tensors.shape(tensor)
+    }
+
+    pub fn has(&self, tensor: &str) -> bool {
+        self.shape(tensor).is_some()
+    }
+
+    pub fn values(&self, tensor: &str) -> Option<Vec<f32>> {
+        self.tensors.values(tensor)
+    }
+
+    /// A hyper-parameter, if it is there and not null.
+    pub fn find(&self, config: &str, gguf: &str) -> Result<Option<Field<'a>>, FamilyError> {
+        match self.keys {
+            Keys::Gguf { metadata, architecture } => {
+                let key = format!("{architecture}.{gguf}");
+                let value = metadata.get(&key).filter(|_| !gguf.is_empty());
+                Ok(value.map(|value| Field {
+                    key: format!("metadata key {key}"),
+                    value: Cow::Owned(json(value)),
+                }))
+            }
+            Keys::Config { text, place, .. } => spelled(text, place, config),
+        }
+    }
+
+    /// A hyper-parameter that must be there.
+    pub fn field(&self, config: &str, gguf: &str) -> Result<Field<'a>, FamilyError> {
+        self.find(config, gguf)?.ok_or_else(|| self.missing(config, gguf))
+    }
+
+    pub fn missing(&self, config: &str, gguf: &str) -> FamilyError {
+        let key = match self.keys {
+            Keys::Gguf { architecture, .. } => format!("metadata key {architecture}.{gguf}"),
+            Keys::Config { place, .. } => format!("{place}{}", config.replace('|', " or ")),
+        };
+        FamilyError::Missing { key }
+    }
+
+    /// Whether the config names the key, be it with null.
+    pub fn names(&self, config: &str) -> bool {
+        matches!(self.keys, Keys::Config { text, .. } if text.contains_key(config))
+    }
+
+    /// A key outside text_config, where multi-modal checkpoints keep some of the language model's.
+    pub fn find_outside(&self, config: &str) -> Result<Option<Field<'a>>, FamilyError> {
+        match self.keys {
+            Keys::Config { whole, .. } => spelled(whole, "config.json: ", config),
+            Keys::Gguf { .. } => Ok(None),
+        }
+    }
+
+    /// A dimension: positive and sane.
+    pub fn size(&self, config: &str, gguf: &str) -> Result<usize, FamilyError> {
+        self.field(config, gguf)?.size()
+    }
+
+    pub fn find_size(&self, config: &str, gguf: &str) -> Result<Option<usize>, FamilyError> {
+        self.find(config, gguf)?.map(|field| field.size()).transpose()
+    }
+
+    pub fn number(&self, config: &str, gguf: &str) -> Result<f64, FamilyError> {
+        self.field(config, gguf)?.positive()
+    }
+
+    pub fn find_number(&self, config: &str, gguf: &str) -> Result<Option<f64>, FamilyError> {
+        self.find(config, gguf)?.map(|field| field.positive()).transpose()
+    }
+
+    pub fn find_flag(&self, config: &str, gguf: &str) -> Result<Option<bool>, FamilyError> {
+        self.find(config, gguf)?.map(|field| field.flag()).transpose()
+    }
+
+    /// Whether `module` has a bias: config.json says so by `flag`, or `otherwise` where it does not; in a GGUF the
+    /// tensor is there or not.
+    pub fn biased(&self, module: &str, flag: &str, otherwise: bool) -> Result<bool, FamilyError> {
+        if self.is_gguf() {
+            return Ok(self.has(&format!("model.layers.0.{module}.bias")));
+        }
+        Ok(self.find_flag(flag, "")?.unwrap_or(otherwise))
+    }
+
+    /// Refuses any other text than those of `accepted`; null and nothing are accepted too.
+    pub fn only(&self, config: &str, accepted: &[&str]) -> Result<(), FamilyError> {
+        match self.find(config, "")? {
+            Some(field) if !accepted.contains(&field.text()?) => Err(field.unexpected(accepted.join(" or "))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A hyper-parameter with its name, for messages.
+#[derive(Clone)]
+pub(crate) struct Field<'a> {
+    key: String,
+    value: Cow<'a, Value>,
+}
+
+impl Field<'_> {
+    pub fn unexpected(&self, expected: impl Into<String>) -> FamilyError {
+        FamilyError::Unexpected {
+            key: self.key.clone(),
+            found: short(&self.value),
+            expected: expected.into(),
+        }
+    }
+
+    pub fn size(&self) -> Result<usize, FamilyError> {
+        self.integer(1, MAX_SIZE)
+    }
+
+    /// A whole number of that range, also where it is written as 8.0.
+    pub fn integer(&self, least: usize, most: usize) -> Result<usize, FamilyError> {
+        let whole = |x: f64| (x.fract() == 0.0 && x >= 0.0 && x <= most as f64).then_some(x as u64);
+        let found = self.value.as_u64().or_else(|| self.value.as_f64().and_then(whole));
+        found
+            .and_then(|x| usize::try_from(x).ok())
+            .filter(|x| (least..=most).contains(x))
+            .ok_or_else(|| self.unexpected(format!("an integer from {least} to {most}")))
+    }
+
+    pub fn positive(&self) -> Result<f64, FamilyError> {
+        let found = self.value.as_f64().filter(|x| x.is_finite() && *x > 0.0);
+        found.ok_or_else(|| self.unexpected("a positive number"))
+    }
+
+    pub fn flag(&self) -> Result<bool, FamilyError> {
+        let number = || self.value.as_u64().filter(|x| *x <= 1).map(|x| x == 1);
+        self.value.as_bool().or_else(number).ok_or_else(|| self.unexpected("true or false"))
+    }
+
+    pub fn text(&self) -> Result<&str, FamilyError> {
+        self.value.as_str().ok_or_else(|| self.unexpected("text"))
+    }
+
+    pub fn is_list(&self) -> bool {
+        self.value.is_array()
+    }
+
+    /// The elements of a list of exactly `count`.
+    pub fn list(&self, count: usize) -> Result<Vec<Field<'_>>, FamilyError> {
+        let items = self.value.as_array().filter(|items| items.len() == count);
+        let items = items.ok_or_else(|| self.unexpected(format!("a list of {count}, one for each layer")))?;
+        Ok(self.numbered(items))
+    }
+
+    /// The elements of a list.
+    pub fn items(&self) -> Result<Vec<Field<'_>>, FamilyError> {
+        let items = self.value.as_array().filter(|items| items.len() <= MAX_LAYERS);
+        Ok(self.numbered(items.ok_or_else(|| self.unexpected("a list"))?))
+    }
+
+    fn numbered<'b>(&self, items: &'b [Value]) -> Vec<Field<'b>> {
+        let name = |(i, value)| Field { key: format!("{}[{i}]", self.key), value: Cow::Borrowed(value) };
+        items.iter().enumerate().map(name).collect()
+    }
+
+    /// A member of an object, if it is there and not null.
+    pub fn member(&self, name: &str) -> Result<Option<Field<'_>>, FamilyError> {
+        spelled(self.members()?, &format!("{}.", self.key), name)
+    }
+
+    pub fn required(&self, name: &str) -> Result<Field<'_>, FamilyError> {
+        let missing = || FamilyError::Missing { key: format!("{}.{name}", self.key) };
+        self.member(name)?.ok_or_else(missing)
+    }
+
+    pub fn members(&self) -> Result<&Map<String, Value>, FamilyError> {
+        self.value.as_object().ok_or_else(|| self.unexpected("an object"))
+    }
+}
+
+/// The value of a key under any of its spellings; those that are there must agree.
+fn spelled<'a>(
+    map: &'a Map<String, Value>,
+    place: &str,
+    names: &str,
+) -> Result<Option<Field<'a>>, FamilyError> {
+    let mut found: Option<Field<'a>> = None;
+    for name in names.split('|') {
+        let Some(value) = map.get(name).filter(|value| !value.is_null()) else { continue };
+        let field = Field { key: format!("{place}{name}"), value: Cow::Borrowed(value) };
+        match &found {
+            None => found = Some(field),
+            Some(first) if first.value == field.value => {}
+            Some(first) => {
+                return Err(FamilyError::Contradiction {
+                    first_value: short(&first.value),
+                    first: first.key.clone(),
+                    second_value: short(&field.value),
+                    second: field.key,
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A GGUF value as JSON. What JSON has no number for, and lists longer than any that is asked for, become null,
+/// which no getter accepts.
+fn json(value: &GgufValue) -> Value {
+    match value {
+        GgufValue::Unsigned(x) => Value::from(*x),
+        GgufValue::Signed(x) => Value::from(*x),
+        GgufValue::Float(x) => Value::from(*x),
+        GgufValue::Bool(x) => Value::from(*x),
+        GgufValue::String(x) => Value::from(x.as_str()),
+        GgufValue::Array(items) if items.len() <= MAX_LAYERS => items.iter().map(json).collect(),
+        GgufValue::Array(_) => Value::Null,
+    }
+}
+
+/// A value as text of bounded length.
+fn short(value: &Value) -> String {
+    let mut text = value.to_string();
+    if text.chars().count() > 60 {
+        text = text.chars().take(57).chain("...".chars()).collect();
+    }
+    text
+}
