@@ -6,7 +6,8 @@ use turbospark_program::{Activation, Attention, BuildError, Builder, Experts, Pr
 use crate::layer::{Layer, plain_attention};
 use crate::rope::{Rope, RopeDefaults};
 use crate::source::Source;
-use crate::trunk::{Heads, Routed, Trunk, Windows};
+use crate::trunk::{Heads, Routed, Trunk};
+use crate::windows::Windows;
 use crate::{FamilyError, FamilyOptions, Model};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -5,13 +5,16 @@
 //! [`turbospark_program::Builder`].
 
 mod error;
+mod field;
 mod gpt_oss;
 mod layer;
 mod llama;
 mod mixtral;
+mod qwen3;
 mod rope;
 mod source;
 mod trunk;
+mod windows;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -80,7 +83,7 @@ struct Family {
     build: fn(&Source, &FamilyOptions) -> Result<Model, FamilyError>,
 }
 
-const FAMILIES: [Family; 4] = [
+const FAMILIES: [Family; 6] = [
     Family {
         name: "gpt-oss",
         config: &["gpt_oss", "GptOssForCausalLM"],
@@ -95,6 +98,13 @@ const FAMILIES: [Family; 4] = [
     },
     Family { name: "mixtral", config: &["mixtral", "MixtralForCausalLM"], gguf: &[], build: mixtral::build },
     Family { name: "qwen2", config: &["qwen2", "Qwen2ForCausalLM"], gguf: &["qwen2"], build: llama::qwen2 },
+    Family { name: "qwen3", config: &["qwen3", "Qwen3ForCausalLM"], gguf: &["qwen3"], build: qwen3::dense },
+    Family {
+        name: "qwen3-moe",
+        config: &["qwen3_moe", "Qwen3MoeForCausalLM"],
+        gguf: &["qwen3moe"],
+        build: qwen3::mixture,
+    },
 ];
 
 /// The program of a checkpoint.

@@ -6,7 +6,8 @@ use turbospark_program::{Activation, BuildError, Builder, Program, Reg};
 use crate::layer::{Layer, plain_attention};
 use crate::rope::{PLAIN, Rope, RopeDefaults};
 use crate::source::Source;
-use crate::trunk::{Heads, Trunk, Windows};
+use crate::trunk::{Heads, Trunk};
+use crate::windows::Windows;
 use crate::{FamilyError, FamilyOptions, Model};
 
 /// The part that Mixtral shares: everything but the feed-forward part.

@@ -5,7 +5,8 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use turbospark_program::{RopeScaling, RopeTable, YarnScaling};
 
-use crate::source::{Field, Source};
+use crate::field::Field;
+use crate::source::Source;
 use crate::{FamilyError, YarnRounding};
 
 /// A tensor of GGUF files.
