@@ -17,7 +17,7 @@ pub(crate) struct Field<'a> {
     pub(crate) value: Cow<'a, Value>,
 }
 
-impl Field<'_> {
+impl<'a> Field<'a> {
     pub fn unexpected(&self, expected: impl Into<String>) -> FamilyError {
         FamilyError::Unexpected {
             key: self.key.clone(),
@@ -69,6 +69,14 @@ impl Field<'_> {
     pub fn items(&self) -> Result<Vec<Field<'_>>, FamilyError> {
         let items = self.value.as_array().filter(|items| items.len() <= MAX_LAYERS);
         Ok(self.numbered(items.ok_or_else(|| self.unexpected("a list"))?))
+    }
+
+    /// A size for each layer, or one for all of them.
+    pub fn sizes(&self, layers: usize) -> Result<Vec<usize>, FamilyError> {
+        match self.is_list() {
+            true => self.list(layers)?.iter().map(Field::size).collect(),
+            false => Ok(vec![self.size()?; layers]),
+        }
     }
 
     fn numbered<'b>(&self, items: &'b [Value]) -> Vec<Field<'b>> {

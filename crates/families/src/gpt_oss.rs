@@ -38,7 +38,7 @@ impl Config {
     fn read(source: &Source, options: &FamilyOptions) -> Result<Config, FamilyError> {
         source.only("hidden_act", &["silu"])?;
         let trunk = Trunk::read(source)?;
-        let heads = Heads::read(source, trunk.hidden, false)?;
+        let heads = Heads::read(source)?;
         let intermediate = source.size("intermediate_size", "expert_feed_forward_length")?;
         // The released weights were trained with unrounded ends, whatever reads them.
         let rope = RopeDefaults { base: None, truncate: false };
@@ -88,7 +88,7 @@ impl Config {
 
     fn experts(&self, l: &mut Layer, h: Reg) -> Reg {
         let (hidden, routed) = (self.trunk.hidden, self.routed);
-        let layer = l.expert_layer("mlp", hidden, routed);
+        let layer = l.expert_layer("mlp.experts", hidden, routed);
         let logits = l.router(h, "mlp.router", [routed.experts, hidden], true);
         let route = l.b.route(logits, layer, Route::TopKThenSoftmax, None);
         let inner = [routed.experts, routed.expert_intermediate];

@@ -67,9 +67,9 @@ impl<'b> Layer<'b> {
         self.b.kv_layer(KvLayer { layer: self.index, key_width: width, value_width: width, window })
     }
 
-    /// The routed experts under `place`.
+    /// The routed experts at `place`.
     pub fn expert_layer(&mut self, place: &str, hidden: usize, routed: Routed) -> usize {
-        let name = |matrix| self.name(&format!("{place}.experts.{matrix}_proj.weight"));
+        let name = |matrix| self.name(&format!("{place}.{matrix}_proj.weight"));
         let layer = ExpertLayer {
             layer: self.index,
             experts: routed.experts,

@@ -6,6 +6,8 @@
 
 mod error;
 mod field;
+mod gemma3;
+mod gemma4;
 mod gpt_oss;
 mod layer;
 mod llama;
@@ -15,6 +17,8 @@ mod rope;
 mod source;
 mod trunk;
 mod windows;
+
+use std::collections::HashSet;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -53,6 +57,19 @@ pub enum EmbeddingScale {
     Bf16Rounded,
 }
 
+impl EmbeddingScale {
+    fn of(self, hidden: usize) -> f32 {
+        let root = (hidden as f64).sqrt() as f32;
+        match self {
+            EmbeddingScale::Float32 => root,
+            EmbeddingScale::Bf16Rounded => {
+                let bits = root.to_bits();
+                f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+            }
+        }
+    }
+}
+
 /// A checkpoint as a program.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -83,7 +100,7 @@ struct Family {
     build: fn(&Source, &FamilyOptions) -> Result<Model, FamilyError>,
 }
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 8] = [
     Family {
         name: "gpt-oss",
         config: &["gpt_oss", "GptOssForCausalLM"],
@@ -104,6 +121,18 @@ const FAMILIES: [Family; 6] = [
         config: &["qwen3_moe", "Qwen3MoeForCausalLM"],
         gguf: &["qwen3moe"],
         build: qwen3::mixture,
+    },
+    Family {
+        name: "gemma3",
+        config: &["gemma3", "gemma3_text", "Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"],
+        gguf: &["gemma3"],
+        build: gemma3::build,
+    },
+    Family {
+        name: "gemma4",
+        config: &["gemma4", "gemma4_text", "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"],
+        gguf: &["gemma4"],
+        build: gemma4::build,
     },
 ];
 
@@ -131,25 +160,27 @@ fn build_from(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyE
     Ok(Model { family: family.name, ..model })
 }
 
-/// Tensors without a place in the program. Some are known to be superfluous (keys of layers that read another's
-/// cache); biases and whole layers are not, and leaving them out would change the result.
+/// Tensors without a place in the program. Keys of layers that read another's cache and the copy of a tied head are
+/// known to be superfluous; leaving out any other would change the result.
 fn unused(program: &Program, checkpoint: &Checkpoint) -> Result<Vec<String>, FamilyError> {
     let experts = program.expert_layers().iter().flat_map(|layer| [&layer.gate, &layer.up, &layer.down]);
-    let used: std::collections::HashSet<&str> =
+    let used: HashSet<&str> =
         program.weights().iter().map(|spec| &spec.name).chain(experts).map(String::as_str).collect();
-    let mut unused = Vec::new();
-    for (name, _) in checkpoint.tensors() {
-        if used.contains(name) || name == rope::DIVISORS {
-            continue;
-        }
-        let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
-        let beyond = layer.and_then(|n| n.parse::<usize>().ok()).is_some_and(|n| n >= program.layers());
-        if beyond || name.ends_with(".bias") {
-            return Err(FamilyError::Unplaced { name: name.to_owned() });
-        }
-        unused.push(name.to_owned());
+    let superfluous = |name: &str| {
+        let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+        layer.is_none_or(|(layer, rest)| {
+            let keys = ["self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.k_norm.weight"];
+            let layer = layer.parse::<usize>().unwrap_or(usize::MAX);
+            let reads_another = || program.kv_layers().iter().all(|kv| kv.layer != layer);
+            layer < program.layers() && keys.contains(&rest) && reads_another()
+        }) && !name.ends_with(".bias")
+    };
+    let names = checkpoint.tensors().map(|(name, _)| name);
+    let unused: Vec<&str> = names.filter(|name| !used.contains(name) && *name != rope::DIVISORS).collect();
+    match unused.iter().find(|name| !superfluous(name)) {
+        Some(name) => Err(FamilyError::Unplaced { name: (*name).to_owned() }),
+        None => Ok(unused.into_iter().map(str::to_owned).collect()),
     }
-    Ok(unused)
 }
 
 /// A stranger's word, of bounded length.

@@ -70,7 +70,7 @@ impl Base {
     pub fn read(source: &Source, options: &FamilyOptions) -> Result<Base, FamilyError> {
         source.only("hidden_act", &["silu"])?;
         let trunk = Trunk::read(source)?;
-        let heads = Heads::read(source, trunk.hidden, true)?;
+        let heads = Heads::read_or_divide(source, trunk.hidden)?;
         // The first Llama checkpoints do not give the base.
         let rope = RopeDefaults { base: Some(10000.0), ..PLAIN };
         Ok(Base {

@@ -31,7 +31,7 @@ impl Config {
     /// Softmax over all experts, the best k renormalised: the same as the softmax of the best k.
     fn experts(&self, l: &mut Layer, h: Reg) -> Reg {
         let hidden = self.base.trunk.hidden;
-        let layer = l.expert_layer("block_sparse_moe", hidden, self.routed);
+        let layer = l.expert_layer("block_sparse_moe.experts", hidden, self.routed);
         let logits = l.router(h, "block_sparse_moe.gate", [self.routed.experts, hidden], false);
         let route = l.b.route(logits, layer, Route::TopKThenSoftmax, None);
         l.experts(h, route, layer, Activation::SwiGlu)

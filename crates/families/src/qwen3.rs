@@ -57,7 +57,7 @@ impl Config {
     ) -> Result<Config, FamilyError> {
         source.only("hidden_act", &["silu"])?;
         let trunk = Trunk::read(source)?;
-        let heads = Heads::read(source, trunk.hidden, false)?;
+        let heads = Heads::read(source)?;
         // The mixtures give it too, whether or not they have dense layers.
         let dense = mixture.as_ref().is_none_or(|mixture| mixture.routed_layers.contains(&false));
         let intermediate = || source.size("intermediate_size", "feed_forward_length");
@@ -125,7 +125,7 @@ impl Mixture {
     }
 
     fn experts(&self, l: &mut Layer, h: Reg, hidden: usize) -> Reg {
-        let layer = l.expert_layer("mlp", hidden, self.routed);
+        let layer = l.expert_layer("mlp.experts", hidden, self.routed);
         let logits = l.router(h, "mlp.gate", [self.routed.experts, hidden], false);
         let choice = Route::SoftmaxThenTopK { renormalize: self.norm_topk_prob };
         let route = l.b.route(logits, layer, choice, None);

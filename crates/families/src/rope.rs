@@ -52,12 +52,29 @@ impl Rope {
             None => source.find("rope_scaling", "")?,
         };
         match parameters {
+            Some(parameters) if parameters.member("full_attention")?.is_some() => {
+                Err(parameters.unexpected("one set of parameters for all layers"))
+            }
             Some(parameters) => Rope::read_parameters(&parameters, base, defaults, rounding),
             None => {
                 let base = base.ok_or_else(|| source.missing("rope_theta", ""))?;
                 Ok(Rope { base, scaling: RopeScaling::None })
             }
         }
+    }
+
+    /// The rotary embedding of the layers of one type, where config.json gives them apart; the base may be that of
+    /// an older key.
+    pub fn of_layer_type(
+        source: &Source,
+        kind: &str,
+        base: &str,
+        rounding: YarnRounding,
+    ) -> Result<Option<Rope>, FamilyError> {
+        let Some(parameters) = source.find("rope_parameters", "")? else { return Ok(None) };
+        let Some(own) = parameters.member(kind)? else { return Ok(None) };
+        let base = source.find_number(base, "")?;
+        Rope::read_parameters(&own, base, PLAIN, rounding).map(Some)
     }
 
     /// One object of rope_parameters or rope_scaling; `base` is rope_theta's value outside it.
@@ -137,11 +154,7 @@ impl Rope {
         defaults: RopeDefaults,
         rounding: YarnRounding,
     ) -> Result<Rope, FamilyError> {
-        if let Some(rotated) = source.find("", "rope.dimension_count")?
-            && rotated.size()? != head
-        {
-            return Err(rotated.unexpected(format!("{head}, the width of a head")));
-        }
+        whole_gguf(source, "rope.dimension_count", head)?;
         let base = match source.find_number("", "rope.freq_base")?.or(defaults.base) {
             Some(base) => base,
             None => return Err(source.missing("", "rope.freq_base")),
@@ -206,6 +219,16 @@ fn amplitude(factor: f64, mscale: f64) -> f64 {
 fn whole_head(partial: Option<Field>) -> Result<(), FamilyError> {
     match partial {
         Some(field) if field.positive()? != 1.0 => Err(field.unexpected("1: all of a head is rotated")),
+        _ => Ok(()),
+    }
+}
+
+/// The same in GGUF.
+pub(crate) fn whole_gguf(source: &Source, key: &str, head: usize) -> Result<(), FamilyError> {
+    match source.find("", key)? {
+        Some(rotated) if rotated.size()? != head => {
+            Err(rotated.unexpected(format!("{head}, the width of a head")))
+        }
         _ => Ok(()),
     }
 }

@@ -36,8 +36,10 @@ impl Tensors for Checkpoint {
 pub(crate) struct Source<'a> {
     keys: Keys<'a>,
     tensors: &'a dyn Tensors,
+    defaults: &'static [(&'static str, f64)],
 }
 
+#[derive(Clone, Copy)]
 enum Keys<'a> {
     Config { whole: &'a Map<String, Value>, text: &'a Map<String, Value>, place: &'static str },
     Gguf { metadata: &'a GgufMetadata, architecture: &'a str },
@@ -59,7 +61,12 @@ impl<'a> Source<'a> {
                 }
             }
         };
-        Ok(Source { keys, tensors })
+        Ok(Source { keys, tensors, defaults: &[] })
+    }
+
+    /// The same with values for keys that a config may leave out.
+    pub fn with_defaults(&self, defaults: &'static [(&'static str, f64)]) -> Source<'a> {
+        Source { defaults, ..*self }
     }
 
     pub fn is_gguf(&self) -> bool {
@@ -102,7 +109,12 @@ impl<'a> Source<'a> {
                     value: Cow::Owned(json(value)),
                 }))
             }
-            Keys::Config { text, place, .. } => spelled(text, place, config),
+            Keys::Config { text, place, .. } => {
+                let default =
+                    |value: f64| Field { key: format!("{place}{config}"), value: Cow::Owned(value.into()) };
+                let known = self.defaults.iter().find(|(key, _)| *key == config);
+                Ok(spelled(text, place, config)?.or_else(|| known.map(|(_, value)| default(*value))))
+            }
         }
     }
 

@@ -4,10 +4,12 @@ use serde::Serialize;
 use turbospark_program::{BuildError, Builder, Program, Reg, Tap, Weight};
 
 use crate::FamilyError;
+use crate::field::Field;
 use crate::source::Source;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const MAX_VOCABULARY: usize = 1 << 24;
+pub(crate) const MAX_HEAD_WIDTH: usize = 1 << 14;
 /// Positions are 32 bits wide.
 pub(crate) const MAX_CONTEXT: usize = 1 << 31;
 
@@ -29,7 +31,7 @@ impl Trunk {
         Ok(Trunk {
             layers: source.layers()?,
             hidden: source.size("hidden_size", "embedding_length")?,
-            vocabulary: vocabulary(source)?,
+            vocabulary: vocabulary(source, "vocab_size", EMBEDDING)?,
             context: source.field("max_position_embeddings", "context_length")?.integer(1, MAX_CONTEXT)?,
             eps: source.number("rms_norm_eps", "attention.layer_norm_rms_epsilon")? as f32,
             tied: tied(source)?,
@@ -78,16 +80,14 @@ impl Trunk {
     }
 }
 
-/// Rows of the embedding: the config's word, or in a GGUF, whose key may count the tokenizer's, the tensor's.
-fn vocabulary(source: &Source) -> Result<usize, FamilyError> {
-    if let Some(size) = source.find("vocab_size", "")? {
+/// Rows of an embedding table: the config's word, or in a GGUF, whose key may count the tokenizer's, the tensor's.
+pub(crate) fn vocabulary(source: &Source, key: &str, table: &str) -> Result<usize, FamilyError> {
+    if let Some(size) = source.find(key, "")? {
         return size.integer(1, MAX_VOCABULARY);
     }
-    let rows = source.shape(EMBEDDING).filter(|shape| shape.len() == 2).map(|shape| shape[0]);
-    rows.filter(|rows| (1..=MAX_VOCABULARY).contains(rows)).ok_or_else(|| FamilyError::Tensor {
-        name: EMBEDDING.to_owned(),
-        reason: "its rows are the vocabulary",
-    })
+    let rows = source.shape(table).filter(|shape| shape.len() == 2).map(|shape| shape[0]);
+    rows.filter(|rows| (1..=MAX_VOCABULARY).contains(rows))
+        .ok_or_else(|| FamilyError::Tensor { name: table.to_owned(), reason: "its rows are the vocabulary" })
 }
 
 fn tied(source: &Source) -> Result<bool, FamilyError> {
@@ -103,7 +103,7 @@ fn tied(source: &Source) -> Result<bool, FamilyError> {
 }
 
 /// Attention heads.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Heads {
     pub heads: usize,
     pub kv_heads: usize,
@@ -112,37 +112,56 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Where `derived`, a head without its own width is the residual stream's share.
-    pub fn read(source: &Source, hidden: usize, derived: bool) -> Result<Heads, FamilyError> {
+    /// Heads whose width is given.
+    pub fn read(source: &Source) -> Result<Heads, FamilyError> {
+        let width = source.field("head_dim", "attention.key_length")?;
+        Heads::of_width(source, width.integer(1, MAX_HEAD_WIDTH)?)
+    }
+
+    /// Heads that share the residual stream's width where theirs is not given.
+    pub fn read_or_divide(source: &Source, hidden: usize) -> Result<Heads, FamilyError> {
+        if source.find("head_dim", "attention.key_length")?.is_some() {
+            return Heads::read(source);
+        }
+        let field = source.field("num_attention_heads", "attention.head_count")?;
+        let heads = field.size()?;
+        if !hidden.is_multiple_of(heads) {
+            return Err(field.unexpected(format!("a divisor of {hidden}, the hidden size")));
+        }
+        Heads::of_width(source, hidden / heads)
+    }
+
+    fn of_width(source: &Source, width: usize) -> Result<Heads, FamilyError> {
         let heads = source.size("num_attention_heads", "attention.head_count")?;
-        let (config, gguf) = ("head_dim", "attention.key_length");
-        let head_width = match source.find(config, gguf)? {
-            Some(width) => width.size()?,
-            None if derived && hidden.is_multiple_of(heads) => hidden / heads,
-            None if derived => {
-                let field = source.field("num_attention_heads", "attention.head_count")?;
-                return Err(field.unexpected(format!("a divisor of {hidden}, the hidden size")));
-            }
-            None => return Err(source.missing(config, gguf)),
-        };
         if let Some(values) = source.find("", "attention.value_length")?
-            && values.size()? != head_width
+            && values.size()? != width
         {
-            return Err(values.unexpected(format!("{head_width}, the width of a key")));
+            return Err(values.unexpected(format!("{width}, the width of a key")));
         }
-        let kv = source.find("num_key_value_heads", "attention.head_count_kv")?;
-        let kv_heads = kv.as_ref().map_or(Ok(heads), |kv| kv.size())?;
-        if let Some(kv) = kv
-            && !heads.is_multiple_of(kv_heads)
-        {
-            return Err(kv.unexpected(format!("a divisor of {heads}, the number of query heads")));
+        let kv_heads = match source.find("num_key_value_heads", "attention.head_count_kv")? {
+            Some(field) => Heads::divisor(&field, heads)?,
+            None => heads,
+        };
+        Heads { heads, kv_heads, head_width: width }.checked()
+    }
+
+    /// A number of key-value heads that query heads can share.
+    pub fn divisor(field: &Field, heads: usize) -> Result<usize, FamilyError> {
+        let kv_heads = field.size()?;
+        let error = || field.unexpected(format!("a divisor of {heads}, the number of query heads"));
+        heads.is_multiple_of(kv_heads).then_some(kv_heads).ok_or_else(error)
+    }
+
+    /// Rotary pairs need an even width.
+    pub fn checked(self) -> Result<Heads, FamilyError> {
+        if self.head_width > MAX_HEAD_WIDTH || !self.head_width.is_multiple_of(2) {
+            return Err(FamilyError::Unexpected {
+                key: "the width of an attention head".to_owned(),
+                found: self.head_width.to_string(),
+                expected: format!("an even number up to {MAX_HEAD_WIDTH}"),
+            });
         }
-        if head_width % 2 != 0 {
-            let odd = format!("heads of {head_width}");
-            let key = "the width of a head".to_owned();
-            return Err(FamilyError::Unexpected { key, found: odd, expected: "an even width".to_owned() });
-        }
-        Ok(Heads { heads, kv_heads, head_width })
+        Ok(self)
     }
 
     /// Width of all query heads.
