@@ -166,6 +166,7 @@ impl Assembler {
             tensor.shape.insert(0, tensor.count());
             self.insert(name, tensor, first.name)?;
         }
+        self.skipped.sort();
         let tensors = self.tensors.into_iter().map(|(name, (tensor, _))| (name, tensor)).collect();
         Ok(Assembled { tensors, skipped: self.skipped })
     }
@@ -195,9 +196,15 @@ fn whole(stored: &Stored) -> Result<Tensor, LayoutError> {
     tensor(stored, layout, stored.shape.clone(), 1)
 }
 
+/// More experts than a layer of any model has; every one of a stack takes a little memory of its own.
+const MAX_EXPERTS: usize = 1 << 16;
+
 /// A stack of matrices or vectors.
 fn stack(stored: &Stored, transposed: bool) -> Result<Tensor, LayoutError> {
     match stored.shape[..] {
+        [count, ..] if count > MAX_EXPERTS => {
+            Err(shape_error(stored, &format!("at most {MAX_EXPERTS} experts")))
+        }
         [count, rows] => tensor(stored, vector(stored, rows)?, vec![count, rows], count),
         [count, columns, rows] if transposed && stored.format.is_float() => {
             let layout =

@@ -159,7 +159,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Logical shape: [n] of a vector, [rows, columns] of a matrix, [count, rows, columns] of a stack,
+    /// Logical shape: `[n]` of a vector, [rows, columns] of a matrix, [count, rows, columns] of a stack,
     /// [count, rows] of a stack of vectors.
     pub fn shape(&self) -> &[usize] {
         &self.shape

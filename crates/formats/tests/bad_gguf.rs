@@ -173,6 +173,8 @@ fn experts() {
         "an even number of gate and up",
     );
     refused(gguf().floats("blk.0.attn_norm.weight", &[4, 2, 2]).open(), "expected one or two dimensions");
+    let many = gguf().tensor("blk.0.ffn_up_exps.bias", &[1, 65537], 0, &[0; 4 * 65537]).open();
+    refused(many, "blk.0.ffn_up_exps.bias has shape [65537, 1], expected at most 65536 experts");
     let norm = gguf().tensor("output_norm.weight", &[32], 2, &[0; 18]).open();
     refused(norm, "tensor output_norm.weight is a vector of type Q4_0, expected F32, F16 or BF16");
 }

@@ -176,6 +176,12 @@ fn mlx() {
         "up_proj.scales belongs to a quantised module, but config.json does not",
     );
 
+    // How a tower that is not needed is quantised does not matter.
+    let tower =
+        safetensors(&[("vision_tower.a.weight", "U8", &[2, 3]), ("vision_tower.a.scales", "U8", &[1])]);
+    let tower = open_safetensors(LLAMA, tower).unwrap();
+    assert_eq!((tower.tensors().count(), tower.skipped.len()), (0, 2));
+
     let mxfp4 = |scales_type| {
         let config = r#"{"quantization": {"mode": "mxfp4"}}"#;
         let tensors: [(&str, &str, &[usize]); 2] =

@@ -181,9 +181,17 @@ fn assemble(path: &Path, config: &Value, tensors: Vec<SafetensorsTensor>) -> Res
         .map_err(|error| OpenError::Quantization { path: path(), error: error.into() })?;
     let model_type = config.get("model_type").or_else(|| config.get("text_config")?.get("model_type"));
     let family = Experts::of(model_type.and_then(Value::as_str).unwrap_or_default());
-    let mut joiner = Joiner::new(tensors, mlx.as_ref())
-        .map_err(|tensor| OpenError::DuplicateTensor { path: path(), tensor })?;
     let mut assembler = Assembler::default();
+    // Before parts are joined: how another tower is quantised does not matter.
+    let mut needed = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        match hugging_face::unneeded(&tensor.name) {
+            Some(reason) => assembler.skip(tensor.name, reason),
+            None => needed.push(tensor),
+        }
+    }
+    let mut joiner = Joiner::new(needed, mlx.as_ref())
+        .map_err(|tensor| OpenError::DuplicateTensor { path: path(), tensor })?;
     while let Some(next) = joiner.next() {
         let (name, joined) = next.map_err(|error| OpenError::Join { path: path(), error: error.into() })?;
         match (hugging_face::role(&name, family), joined) {

@@ -14,7 +14,7 @@ const TOP: [&str; 7] = [
 ];
 
 /// Tensors of a layer that are the same whatever the file, experts apart.
-const LAYER: [&str; 38] = [
+const LAYER: [&str; 36] = [
     "input_layernorm.weight",
     "post_attention_layernorm.weight",
     "pre_feedforward_layernorm.weight",
@@ -51,8 +51,6 @@ const LAYER: [&str; 38] = [
     "per_layer_input_gate.weight",
     "per_layer_projection.weight",
     "post_per_layer_input_norm.weight",
-    "self_attn.v_norm.weight",
-    "pre_attention_layernorm.weight",
 ];
 
 /// Where experts are kept, and their canonical place. The longer spellings come first.
@@ -147,7 +145,8 @@ pub(crate) fn role(name: &str, family: Experts) -> Role {
     Role::Skip(UNKNOWN)
 }
 
-fn unneeded(name: &str) -> Option<&'static str> {
+/// Why the language model does without the tensor `name`, or any part of a quantised one.
+pub(crate) fn unneeded(name: &str) -> Option<&'static str> {
     if name.ends_with("rotary_emb.inv_freq") || name.ends_with("rotary_emb.original_inv_freq") {
         return Some("rotary table, computed from the configuration");
     }
