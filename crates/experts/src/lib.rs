@@ -4,12 +4,22 @@
 //! own layout.
 
 mod memory;
+mod options;
 mod packed;
+pub mod policy;
+mod pool;
+#[cfg(test)]
+mod random;
+pub mod reader;
 mod resident;
+mod streamed;
 mod table;
 #[cfg(test)]
 mod toy;
 
+pub use options::{Prefetch, StreamOptions, UnknownPrefetch};
 pub use packed::PackedExperts;
+pub use pool::{PoolSizes, SizeClass, Statistics};
 pub use resident::ResidentExperts;
+pub use streamed::StreamedExperts;
 pub use table::{ExpertTable, LayerTable};
