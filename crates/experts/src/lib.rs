@@ -3,7 +3,9 @@
 //! [`ResidentExperts`] gives experts that are in memory already, [`PackedExperts`] all of them in an executor's
 //! own layout.
 
+mod batch;
 mod memory;
+pub mod memory_limit;
 mod options;
 mod packed;
 pub mod policy;
@@ -17,6 +19,7 @@ mod table;
 #[cfg(test)]
 mod toy;
 
+pub use batch::{BatchPlan, RouteError, Use};
 pub use options::{Prefetch, StreamOptions, UnknownPrefetch};
 pub use packed::PackedExperts;
 pub use pool::{PoolSizes, SizeClass, Statistics};
