@@ -45,6 +45,9 @@ pub enum FamilyError {
         /// Its value.
         second_value: String,
     },
+    /// Rotary parameters that lead to no numbers.
+    #[error("the config's rotary parameters lead to frequencies that are not finite")]
+    Rope,
     /// A tensor that must be there to know the model's shape.
     #[error("tensor {name} is missing or misshapen; {reason}")]
     Tensor {

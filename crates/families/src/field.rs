@@ -30,10 +30,14 @@ impl<'a> Field<'a> {
         self.integer(1, MAX_SIZE)
     }
 
-    /// A whole number of that range, also where it is written as 8.0.
+    /// A whole number of that range, also where it is written as 8.0 or, for all layers alike, as a list of 8s.
     pub fn integer(&self, least: usize, most: usize) -> Result<usize, FamilyError> {
+        let value = match self.value.as_array().map(Vec::as_slice) {
+            Some([first, rest @ ..]) if rest.iter().all(|other| other == first) => first,
+            _ => &self.value,
+        };
         let whole = |x: f64| (x.fract() == 0.0 && x >= 0.0 && x <= most as f64).then_some(x as u64);
-        let found = self.value.as_u64().or_else(|| self.value.as_f64().and_then(whole));
+        let found = value.as_u64().or_else(|| value.as_f64().and_then(whole));
         found
             .and_then(|x| usize::try_from(x).ok())
             .filter(|x| (least..=most).contains(x))
@@ -43,6 +47,12 @@ impl<'a> Field<'a> {
     pub fn positive(&self) -> Result<f64, FamilyError> {
         let found = self.value.as_f64().filter(|x| x.is_finite() && *x > 0.0);
         found.ok_or_else(|| self.unexpected("a positive number"))
+    }
+
+    /// A positive number that f32 can hold.
+    pub fn single(&self) -> Result<f32, FamilyError> {
+        let single = self.positive()? as f32;
+        if single.is_normal() { Ok(single) } else { Err(self.unexpected("a positive number within f32")) }
     }
 
     pub fn flag(&self) -> Result<bool, FamilyError> {

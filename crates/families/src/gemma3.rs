@@ -49,7 +49,7 @@ struct Config {
 
 pub(crate) fn build(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyError> {
     let config = Config::read(&source.with_defaults(DEFAULTS), options)?;
-    Model::new(&config, config.program()?)
+    Model::new("gemma3", &config, config.program()?)
 }
 
 impl Config {
@@ -62,7 +62,7 @@ impl Config {
         }
         let trunk = Trunk::read(source)?;
         let heads = Heads::read(source)?;
-        let softcap = |key: &str| Ok::<_, FamilyError>(source.find_number(key, key)?.map(|cap| cap as f32));
+        let softcap = |key| source.find_single(key, key);
         Ok(Config {
             embedding_scale: options.embedding_scale.of(trunk.hidden),
             norm_offset: if source.is_gguf() { 0.0 } else { 1.0 },
@@ -133,11 +133,11 @@ impl Config {
 
 /// query_pre_attn_scalar^-1/2. GGUF does not store it: it is the width of a head, but in the 27B hidden / heads.
 fn attention_scale(source: &Source, trunk: &Trunk, heads: Heads) -> Result<f32, FamilyError> {
-    if let Some(scale) = source.find_number("", "attention.scale")? {
-        return Ok(scale as f32);
+    if let Some(scale) = source.find_single("", "attention.scale")? {
+        return Ok(scale);
     }
-    let scalar = match source.find_number("query_pre_attn_scalar", "")? {
-        Some(scalar) => scalar,
+    let scalar = match source.find_single("query_pre_attn_scalar", "")? {
+        Some(scalar) => f64::from(scalar),
         None if trunk.layers == LAYERS_27B => trunk.hidden as f64 / heads.heads as f64,
         None => heads.head_width as f64,
     };

@@ -31,7 +31,7 @@ struct Config {
 
 pub(crate) fn build(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyError> {
     let config = Config::read(source, options)?;
-    Model::new(&config, config.program()?)
+    Model::new("gpt-oss", &config, config.program()?)
 }
 
 impl Config {
@@ -49,7 +49,7 @@ impl Config {
             routed: Routed::read(source, intermediate)?,
             // Neither format has a key for alpha, and GGUF none for the limit: they are part of the architecture.
             swiglu_alpha: 1.702,
-            swiglu_limit: source.find_number("swiglu_limit", "")?.unwrap_or(7.0) as f32,
+            swiglu_limit: source.find_single("swiglu_limit", "")?.unwrap_or(7.0),
             trunk,
             heads,
         })

@@ -15,6 +15,8 @@ mod mixtral;
 mod qwen3;
 mod rope;
 mod source;
+#[cfg(test)]
+mod tests;
 mod trunk;
 mod windows;
 
@@ -23,7 +25,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 use serde_json::Value;
 use turbospark_formats::Checkpoint;
-use turbospark_program::Program;
+use turbospark_program::{Program, RopeTable};
 
 pub use error::FamilyError;
 use source::Source;
@@ -84,15 +86,20 @@ pub struct Model {
 }
 
 impl Model {
-    fn new(config: &impl Serialize, program: Program) -> Result<Model, FamilyError> {
-        let config = serde_json::to_value(config).unwrap_or(Value::Null);
-        Ok(Model { family: "", program, config, unused: Vec::new() })
+    fn new(family: &'static str, config: &impl Serialize, program: Program) -> Result<Model, FamilyError> {
+        let finite = |table: &RopeTable| {
+            table.amplitude.is_finite() && table.frequencies.iter().all(|frequency| frequency.is_finite())
+        };
+        if !program.ropes().iter().all(finite) {
+            return Err(FamilyError::Rope);
+        }
+        let config = shortest(serde_json::to_value(config).unwrap_or(Value::Null));
+        Ok(Model { family, program, config, unused: Vec::new() })
     }
 }
 
 /// A way to make a program, and the names of the models it is for.
 struct Family {
-    name: &'static str,
     /// model_type in config.json, and class in its architectures.
     config: &'static [&'static str],
     /// general.architecture in GGUF.
@@ -101,35 +108,22 @@ struct Family {
 }
 
 const FAMILIES: [Family; 8] = [
+    Family { config: &["gpt_oss", "GptOssForCausalLM"], gguf: &["gpt-oss"], build: gpt_oss::build },
     Family {
-        name: "gpt-oss",
-        config: &["gpt_oss", "GptOssForCausalLM"],
-        gguf: &["gpt-oss"],
-        build: gpt_oss::build,
-    },
-    Family {
-        name: "llama",
         config: &["llama", "LlamaForCausalLM", "mistral", "MistralForCausalLM"],
         gguf: &["llama"],
         build: llama::llama,
     },
-    Family { name: "mixtral", config: &["mixtral", "MixtralForCausalLM"], gguf: &[], build: mixtral::build },
-    Family { name: "qwen2", config: &["qwen2", "Qwen2ForCausalLM"], gguf: &["qwen2"], build: llama::qwen2 },
-    Family { name: "qwen3", config: &["qwen3", "Qwen3ForCausalLM"], gguf: &["qwen3"], build: qwen3::dense },
+    Family { config: &["mixtral", "MixtralForCausalLM"], gguf: &[], build: mixtral::build },
+    Family { config: &["qwen2", "Qwen2ForCausalLM"], gguf: &["qwen2"], build: llama::qwen2 },
+    Family { config: &["qwen3", "Qwen3ForCausalLM"], gguf: &["qwen3"], build: qwen3::dense },
+    Family { config: &["qwen3_moe", "Qwen3MoeForCausalLM"], gguf: &["qwen3moe"], build: qwen3::mixture },
     Family {
-        name: "qwen3-moe",
-        config: &["qwen3_moe", "Qwen3MoeForCausalLM"],
-        gguf: &["qwen3moe"],
-        build: qwen3::mixture,
-    },
-    Family {
-        name: "gemma3",
         config: &["gemma3", "gemma3_text", "Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"],
         gguf: &["gemma3"],
         build: gemma3::build,
     },
     Family {
-        name: "gemma4",
         config: &["gemma4", "gemma4_text", "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"],
         gguf: &["gemma4"],
         build: gemma4::build,
@@ -152,12 +146,13 @@ fn build_from(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyE
     let names = |family: &Family| if source.is_gguf() { family.gguf } else { family.config };
     let found = types.iter().find_map(|kind| FAMILIES.iter().find(|f| names(f).contains(kind)));
     let Some(family) = found else {
-        let supported: Vec<_> = FAMILIES.iter().flat_map(names).copied().collect();
+        let classes = |name: &&str| name.contains("For");
+        let supported: Vec<_> =
+            FAMILIES.iter().flat_map(names).copied().filter(|name| !classes(name)).collect();
         let found = types.first().ok_or(FamilyError::NoModelType)?;
         return Err(FamilyError::Unsupported { found: short(found), supported: supported.join(", ") });
     };
-    let model = (family.build)(source, options)?;
-    Ok(Model { family: family.name, ..model })
+    (family.build)(source, options)
 }
 
 /// Tensors without a place in the program. Keys of layers that read another's cache and the copy of a tied head are
@@ -167,19 +162,33 @@ fn unused(program: &Program, checkpoint: &Checkpoint) -> Result<Vec<String>, Fam
     let used: HashSet<&str> =
         program.weights().iter().map(|spec| &spec.name).chain(experts).map(String::as_str).collect();
     let superfluous = |name: &str| {
+        let keys = ["self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.k_norm.weight"];
         let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
-        layer.is_none_or(|(layer, rest)| {
-            let keys = ["self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.k_norm.weight"];
-            let layer = layer.parse::<usize>().unwrap_or(usize::MAX);
-            let reads_another = || program.kv_layers().iter().all(|kv| kv.layer != layer);
-            layer < program.layers() && keys.contains(&rest) && reads_another()
-        }) && !name.ends_with(".bias")
+        let layer = layer.and_then(|(layer, rest)| Some((layer.parse().ok()?, rest)));
+        let shares = |layer: usize| program.kv_layers().iter().all(|kv| kv.layer != layer);
+        name == "lm_head.weight"
+            || layer.is_some_and(|(i, rest)| i < program.layers() && keys.contains(&rest) && shares(i))
     };
     let names = checkpoint.tensors().map(|(name, _)| name);
     let unused: Vec<&str> = names.filter(|name| !used.contains(name) && *name != rope::DIVISORS).collect();
     match unused.iter().find(|name| !superfluous(name)) {
         Some(name) => Err(FamilyError::Unplaced { name: (*name).to_owned() }),
         None => Ok(unused.into_iter().map(str::to_owned).collect()),
+    }
+}
+
+/// Numbers that were f32 in the fewest digits that give them back.
+fn shortest(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let wide = number.as_f64().unwrap_or(f64::NAN);
+            let narrow = wide as f32;
+            let short = if f64::from(narrow) == wide { narrow.to_string().parse().ok() } else { None };
+            Value::from(short.unwrap_or(wide))
+        }
+        Value::Array(items) => items.into_iter().map(shortest).collect(),
+        Value::Object(map) => map.into_iter().map(|(key, value)| (key, shortest(value))).collect(),
+        other => other,
     }
 }
 

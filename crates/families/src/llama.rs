@@ -40,24 +40,24 @@ pub(crate) fn llama(source: &Source, options: &FamilyOptions) -> Result<Model, F
         return crate::mixtral::build(source, options);
     }
     let base = Base::read(source, options)?;
-    Config::build(source, base)
+    Config::build(source, "llama", base)
 }
 
 pub(crate) fn qwen2(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyError> {
     let base = Base::read(source, options)?;
     let windows = Windows::upper_layers(source, base.trunk.layers)?;
     let qkv_bias = source.biased("self_attn.q_proj", "", true)?;
-    Config::build(source, Base { windows, qkv_bias, output_bias: false, ..base })
+    Config::build(source, "qwen2", Base { windows, qkv_bias, output_bias: false, ..base })
 }
 
 impl Config {
-    fn build(source: &Source, base: Base) -> Result<Model, FamilyError> {
+    fn build(source: &Source, family: &'static str, base: Base) -> Result<Model, FamilyError> {
         let config = Config {
             base,
             intermediate: source.size("intermediate_size", "feed_forward_length")?,
             mlp_bias: source.biased("mlp.gate_proj", "mlp_bias", false)?,
         };
-        Model::new(&config, config.program()?)
+        Model::new(family, &config, config.program()?)
     }
 
     fn program(&self) -> Result<Program, BuildError> {

@@ -20,7 +20,7 @@ struct Config {
 pub(crate) fn build(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyError> {
     let intermediate = source.size("intermediate_size", "feed_forward_length")?;
     let config = Config { base: Base::read(source, options)?, routed: Routed::read(source, intermediate)? };
-    Model::new(&config, config.program()?)
+    Model::new("mixtral", &config, config.program()?)
 }
 
 impl Config {

@@ -41,12 +41,12 @@ struct Mixture {
 
 pub(crate) fn dense(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyError> {
     let config = Config::read(source, options, None)?;
-    Model::new(&config, config.program()?)
+    Model::new("qwen3", &config, config.program()?)
 }
 
 pub(crate) fn mixture(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyError> {
     let config = Config::read(source, options, Some(Mixture::read(source)?))?;
-    Model::new(&config, config.program()?)
+    Model::new("qwen3-moe", &config, config.program()?)
 }
 
 impl Config {

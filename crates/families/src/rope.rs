@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 use turbospark_program::{RopeScaling, RopeTable, YarnScaling};
 
 use crate::field::Field;
@@ -52,7 +53,7 @@ impl Rope {
             None => source.find("rope_scaling", "")?,
         };
         match parameters {
-            Some(parameters) if parameters.member("full_attention")?.is_some() => {
+            Some(parameters) if parameters.members()?.values().any(Value::is_object) => {
                 Err(parameters.unexpected("one set of parameters for all layers"))
             }
             Some(parameters) => Rope::read_parameters(&parameters, base, defaults, rounding),

@@ -166,6 +166,10 @@ impl<'a> Source<'a> {
         self.find(config, gguf)?.map(|field| field.positive()).transpose()
     }
 
+    pub fn find_single(&self, config: &str, gguf: &str) -> Result<Option<f32>, FamilyError> {
+        self.find(config, gguf)?.map(|field| field.single()).transpose()
+    }
+
     pub fn find_flag(&self, config: &str, gguf: &str) -> Result<Option<bool>, FamilyError> {
         self.find(config, gguf)?.map(|field| field.flag()).transpose()
     }

@@ -33,7 +33,7 @@ impl Trunk {
             hidden: source.size("hidden_size", "embedding_length")?,
             vocabulary: vocabulary(source, "vocab_size", EMBEDDING)?,
             context: source.field("max_position_embeddings", "context_length")?.integer(1, MAX_CONTEXT)?,
-            eps: source.number("rms_norm_eps", "attention.layer_norm_rms_epsilon")? as f32,
+            eps: source.field("rms_norm_eps", "attention.layer_norm_rms_epsilon")?.single()?,
             tied: tied(source)?,
         })
     }

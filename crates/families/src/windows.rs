@@ -17,22 +17,28 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    pub fn none(layers: usize) -> Windows {
-        Windows { sliding_window: None, sliding_layers: vec![false; layers] }
+    /// Without a window, no layer may be said to have one.
+    fn none(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
+        match source.find("layer_types", "")? {
+            Some(types) if types.list(layers)?.iter().any(|kind| slides(kind) != Ok(false)) => {
+                Err(types.unexpected("full_attention only, as there is no sliding_window"))
+            }
+            _ => Ok(Windows { sliding_window: None, sliding_layers: vec![false; layers] }),
+        }
     }
 
     /// Every layer slides if a window is given (Mistral).
     pub fn everywhere(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
         match source.find("sliding_window", "attention.sliding_window")? {
             Some(window) => Windows::of(window.integer(1, MAX_CONTEXT)?, source, vec![true; layers]),
-            None => Ok(Windows::none(layers)),
+            None => Windows::none(source, layers),
         }
     }
 
     /// The layers from max_window_layers on slide, if use_sliding_window says so (Qwen).
     pub fn upper_layers(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
         if !source.find_flag("use_sliding_window", "")?.unwrap_or(false) {
-            return Ok(Windows::none(layers));
+            return Windows::none(source, layers);
         }
         let window = source.field("sliding_window", "")?.integer(1, MAX_CONTEXT)?;
         let first = source.field("max_window_layers", "")?.integer(0, MAX_LAYERS)?;

@@ -11,6 +11,7 @@ use crate::windows::Windows;
 use crate::{FamilyError, FamilyOptions};
 use turbospark_program::RopeScaling;
 
+const SOFTCAP: &str = "final_logit_softcapping";
 pub(super) const PER_LAYER_TABLE: &str = "model.embed_tokens_per_layer.weight";
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,7 +52,7 @@ impl Config {
         refuse(source, "attention_bias")?;
         let trunk = Trunk::read(source)?;
         let layers = trunk.layers;
-        let windows = Windows::read(source, layers, 6)?;
+        let windows = windows(source, layers)?;
         let kv_shared_layers = kv_shared_layers(source, &windows)?;
         let (attention, full_rope, sliding_rope) = match source.is_gguf() {
             true => (heads_gguf(source, &windows)?, full_rope_gguf(source)?, sliding_rope_gguf(source)?),
@@ -69,7 +70,7 @@ impl Config {
             intermediate: intermediate(source, layers, kv_shared_layers)?,
             routed: routed(source)?,
             per_layer_embedding: per_layer_embedding(source)?,
-            logit_softcap: logit_softcap(source)?,
+            logit_softcap: source.find_single(SOFTCAP, SOFTCAP)?,
             attention,
             full_rope,
             sliding_rope,
@@ -90,6 +91,18 @@ fn refuse(source: &Source, flag: &str) -> Result<(), FamilyError> {
         Some(field) if field.flag()? => Err(field.unexpected("false")),
         _ => Ok(()),
     }
+}
+
+/// The last layer sees all, as transformers has it, whatever the period.
+fn windows(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
+    let mut windows = Windows::read(source, layers, 6)?;
+    match source.find("layer_types", "attention.sliding_window_pattern")? {
+        Some(types) if windows.sliding_layers[layers - 1] => {
+            return Err(types.unexpected("full_attention in the last layer"));
+        }
+        _ => windows.sliding_layers[layers - 1] = false,
+    }
+    Ok(windows)
 }
 
 /// Each type of layer that shares must have one that computes.
@@ -227,11 +240,6 @@ fn per_layer_embedding(source: &Source) -> Result<Option<PerLayerEmbedding>, Fam
     };
     let vocabulary = vocabulary(source, "vocab_size_per_layer_input", PER_LAYER_TABLE)?;
     Ok(Some(PerLayerEmbedding { vocabulary, width }))
-}
-
-fn logit_softcap(source: &Source) -> Result<Option<f32>, FamilyError> {
-    let key = "final_logit_softcapping";
-    Ok(source.find_number(key, key)?.map(|cap| cap as f32))
 }
 
 /// The values that there are, in the order of their first layer.

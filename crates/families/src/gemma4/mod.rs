@@ -13,7 +13,7 @@ use config::{Config, PER_LAYER_TABLE, PerLayerEmbedding};
 
 pub(crate) fn build(source: &Source, options: &FamilyOptions) -> Result<Model, FamilyError> {
     let config = Config::read(source, options)?;
-    Model::new(&config, config.program()?)
+    Model::new("gemma4", &config, config.program()?)
 }
 
 impl Config {
