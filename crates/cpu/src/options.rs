@@ -1,0 +1,44 @@
+//! Choices of the executor.
+
+use crate::isa::Isa;
+use crate::topology;
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KvFormat {
+    /// Rounded to f16.
+    #[default]
+    F16,
+    /// As they are.
+    F32,
+    /// 8-bit integers with a scale for every 32 elements of a head.
+    Q8,
+}
+
+/// Options of [`crate::CpuExecutor::open`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads, the caller's included.
+    pub threads: usize,
+    /// Keep threads on their cores; only if there is a core for each.
+    pub pin: bool,
+    /// Instruction set.
+    pub isa: Isa,
+    /// How keys and values are kept.
+    pub kv: KvFormat,
+    /// Run ops that stand side by side in one pass. The bits are the same without.
+    pub fuse: bool,
+}
+
+impl Default for CpuOptions {
+    /// All physical cores that the process may use, the best instruction set, f16 keys and values.
+    fn default() -> CpuOptions {
+        CpuOptions {
+            threads: topology::default_threads(),
+            pin: true,
+            isa: Isa::detect(),
+            kv: KvFormat::default(),
+            fuse: true,
+        }
+    }
+}

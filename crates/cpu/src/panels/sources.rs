@@ -1,0 +1,179 @@
+//! Reading the block formats of files: codes, group heads and factors of one row.
+
+use turbospark_formats::{Float, MAX_PARTS};
+
+use super::kind::BLOCK;
+
+/// The byte slices of one stored row.
+pub(super) type Row<'a> = [&'a [u8]; MAX_PARTS];
+
+/// A block format as [`super::kind::Shape`] sees it. `block` counts 32 elements, `group` counts the groups of
+/// the kind that the format is packed into.
+pub(super) trait Source: Copy {
+    /// Bits of a code.
+    const BITS: usize;
+
+    /// The codes of a block, in element order.
+    fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]);
+
+    /// Bits of the head: the scale and, if there is one, the addend (of k-quants its factor, negated, because
+    /// they subtract a minimum).
+    fn head(self, row: &Row<'_>, group: usize) -> [u32; 2];
+
+    /// The two factor bytes of a block, as far as the kind has them.
+    fn factors(self, _row: &Row<'_>, _block: usize) -> [u8; 2] {
+        [0; 2]
+    }
+}
+
+#[inline(always)]
+fn half_bits(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+#[inline(always)]
+fn unit<'a>(row: &Row<'a>, index: usize, bytes: usize) -> &'a [u8] {
+    &row[0][index * bytes..(index + 1) * bytes]
+}
+
+/// Element j in the low and j + 16 in the high nibble of byte j.
+#[inline(always)]
+fn split_nibbles(bytes: &[u8], out: &mut [u8; BLOCK]) {
+    let (low, high) = out.split_at_mut(16);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+        *low = byte & 15;
+        *high = byte >> 4;
+    }
+}
+
+/// Adds the fifth bits, element i in bit i.
+#[inline(always)]
+fn fifth_bits(bits: &[u8], out: &mut [u8; BLOCK]) {
+    for (i, code) in out.iter_mut().enumerate() {
+        *code |= (bits[i / 8] >> (i % 8) & 1) << 4;
+    }
+}
+
+/// ggml blocks of 32 with nibbles: BYTES of a block, where its codes begin, and its head.
+macro_rules! nibble_blocks {
+    ($(#[$doc:meta])* $name:ident, $bits:literal, $bytes:literal, fifth $fifth:expr, codes $codes:literal, head $head:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name;
+
+        impl Source for $name {
+            const BITS: usize = $bits;
+
+            #[inline(always)]
+            fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
+                let bytes = unit(row, block, $bytes);
+                split_nibbles(&bytes[$codes..$codes + 16], out);
+                let fifth: Option<usize> = $fifth;
+                if let Some(at) = fifth {
+                    fifth_bits(&bytes[at..at + 4], out);
+                }
+            }
+
+            #[inline(always)]
+            fn head(self, row: &Row<'_>, group: usize) -> [u32; 2] {
+                let head: fn(&[u8]) -> [u32; 2] = $head;
+                head(unit(row, group, $bytes))
+            }
+        }
+    };
+}
+
+nibble_blocks!(
+    /// MXFP4 as ggml has it.
+    Mxfp4, 4, 17, fifth None, codes 1, head |b| [u32::from(b[0]), 0]
+);
+nibble_blocks!(
+    /// Q4_0 and IQ4_NL.
+    Q4_0, 4, 18, fifth None, codes 2, head |b| [half_bits(b, 0), 0]
+);
+nibble_blocks!(
+    /// Q4_1.
+    Q4_1, 4, 20, fifth None, codes 4, head |b| [half_bits(b, 0), half_bits(b, 2)]
+);
+nibble_blocks!(
+    /// Q5_0.
+    Q5_0, 5, 22, fifth Some(2), codes 6, head |b| [half_bits(b, 0), 0]
+);
+nibble_blocks!(
+    /// Q5_1.
+    Q5_1, 5, 24, fifth Some(4), codes 8, head |b| [half_bits(b, 0), half_bits(b, 2)]
+);
+
+/// Q8_0; codes are biased by 128.
+#[derive(Clone, Copy)]
+pub(super) struct Q8_0;
+
+impl Source for Q8_0 {
+    const BITS: usize = 8;
+
+    #[inline(always)]
+    fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
+        for (code, byte) in out.iter_mut().zip(&unit(row, block, 34)[2..]) {
+            *code = byte ^ 0x80;
+        }
+    }
+
+    #[inline(always)]
+    fn head(self, row: &Row<'_>, group: usize) -> [u32; 2] {
+        [half_bits(unit(row, group, 34), 0), 0]
+    }
+}
+
+/// MXFP4 with codes and scales apart, element 2b in the low nibble of byte b.
+#[derive(Clone, Copy)]
+pub(super) struct Mxfp4Split;
+
+impl Source for Mxfp4Split {
+    const BITS: usize = 4;
+
+    #[inline(always)]
+    fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
+        for (pair, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(unit(row, block, 16)) {
+            *pair = [byte & 15, byte >> 4];
+        }
+    }
+
+    #[inline(always)]
+    fn head(self, row: &Row<'_>, group: usize) -> [u32; 2] {
+        [u32::from(row[1][group]), 0]
+    }
+}
+
+/// MLX affine; BITS is its width.
+#[derive(Clone, Copy)]
+pub(super) struct Affine<const BITS: usize> {
+    pub scales: Float,
+}
+
+impl<const BITS: usize> Source for Affine<BITS> {
+    const BITS: usize = BITS;
+
+    #[inline(always)]
+    fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
+        let bytes = unit(row, block, BITS * BLOCK / 8).as_chunks::<BITS>().0;
+        for (codes, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(bytes) {
+            let mut word = [0; 8];
+            word[..BITS].copy_from_slice(bytes);
+            let word = u64::from_le_bytes(word);
+            for (i, code) in codes.iter_mut().enumerate() {
+                *code = (word >> (i * BITS) & ((1 << BITS) - 1)) as u8;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn head(self, row: &Row<'_>, group: usize) -> [u32; 2] {
+        [1, 2].map(|part| match self.scales {
+            Float::F32 => {
+                let at = group * 4;
+                u32::from_le_bytes([row[part][at], row[part][at + 1], row[part][at + 2], row[part][at + 3]])
+            }
+            Float::F16 | Float::BF16 => half_bits(row[part], group * 2),
+        })
+    }
+}
