@@ -69,7 +69,7 @@ impl Config {
             attention_bias: source.biased("self_attn.q_proj", "attention_bias", false)?,
             attention_scale: attention_scale(source, &trunk, heads)?,
             attention_softcap: softcap("attn_logit_softcapping")?,
-            windows: Windows::read(source, trunk.layers, 6)?,
+            windows: windows(source, trunk.layers)?,
             full_rope: match Rope::of_layer_type(source, "full_attention", "rope_theta", options.yarn)? {
                 Some(rope) => rope,
                 None => Rope::read(source, heads.head_width, PLAIN, options.yarn)?,
@@ -129,6 +129,14 @@ impl Config {
         let x = l.add_feed_forward(x, y);
         l.end(x)
     }
+}
+
+/// A GGUF of a model without windows has no key for their width.
+fn windows(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
+    if source.is_gguf() && Windows::width(source)?.is_none() {
+        return Windows::none(source, layers);
+    }
+    Windows::read(source, layers, 6)
 }
 
 /// query_pre_attn_scalar^-1/2. GGUF does not store it: it is the width of a head, but in the 27B hidden / heads.

@@ -166,7 +166,8 @@ impl Rope {
         let kind = source.find("", "rope.scaling.type")?;
         let factor = || source.number("", "rope.scaling.factor");
         let scaling = match kind.as_ref().map(|kind| kind.text()).transpose()? {
-            None | Some("none") => RopeScaling::None,
+            None => stretched_without_type(source)?,
+            Some("none") => RopeScaling::None,
             Some("linear") => RopeScaling::Linear { factor: factor()? },
             Some("yarn") => {
                 let factor = factor()?;
@@ -222,6 +223,16 @@ fn whole_head(partial: Option<Field>) -> Result<(), FamilyError> {
         Some(field) if field.positive()? != 1.0 => Err(field.unexpected("1: all of a head is rotated")),
         _ => Ok(()),
     }
+}
+
+/// A factor without a type, or under its older key, is linear.
+fn stretched_without_type(source: &Source) -> Result<RopeScaling, FamilyError> {
+    for key in ["rope.scaling.factor", "rope.scale_linear"] {
+        if let Some(factor) = source.find_number("", key)?.filter(|factor| *factor != 1.0) {
+            return Ok(RopeScaling::Linear { factor });
+        }
+    }
+    Ok(RopeScaling::None)
 }
 
 /// The same in GGUF.

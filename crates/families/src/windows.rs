@@ -17,8 +17,15 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
+    /// The window's width, if one is given; GGUF may say 0 for none.
+    pub fn width(source: &Source) -> Result<Option<usize>, FamilyError> {
+        let field = source.find("sliding_window", "attention.sliding_window")?;
+        let field = field.filter(|width| !source.is_gguf() || width.integer(0, 0).is_err());
+        field.map(|width| width.integer(1, MAX_CONTEXT)).transpose()
+    }
+
     /// Without a window, no layer may be said to have one.
-    fn none(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
+    pub fn none(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
         match source.find("layer_types", "")? {
             Some(types) if types.list(layers)?.iter().any(|kind| slides(kind) != Ok(false)) => {
                 Err(types.unexpected("full_attention only, as there is no sliding_window"))
@@ -29,8 +36,8 @@ impl Windows {
 
     /// Every layer slides if a window is given (Mistral).
     pub fn everywhere(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
-        match source.find("sliding_window", "attention.sliding_window")? {
-            Some(window) => Windows::of(window.integer(1, MAX_CONTEXT)?, source, vec![true; layers]),
+        match Windows::width(source)? {
+            Some(window) => Windows::of(window, source, vec![true; layers]),
             None => Windows::none(source, layers),
         }
     }
@@ -59,7 +66,8 @@ impl Windows {
     pub fn read(source: &Source, layers: usize, period: usize) -> Result<Windows, FamilyError> {
         let sliding_layers = sliding_layers(source, layers, Some(period))?;
         let window = sliding_layers.contains(&true);
-        let width = || source.field("sliding_window", "attention.sliding_window")?.integer(1, MAX_CONTEXT);
+        let missing = || source.missing("sliding_window", "attention.sliding_window");
+        let width = || Windows::width(source)?.ok_or_else(missing);
         Ok(Windows { sliding_window: window.then(width).transpose()?, sliding_layers })
     }
 

@@ -96,7 +96,9 @@ fn refuse(source: &Source, flag: &str) -> Result<(), FamilyError> {
 /// The last layer sees all, as transformers has it, whatever the period.
 fn windows(source: &Source, layers: usize) -> Result<Windows, FamilyError> {
     let mut windows = Windows::read(source, layers, 6)?;
-    match source.find("layer_types", "attention.sliding_window_pattern")? {
+    let pattern = "attention.sliding_window_pattern";
+    match source.find("layer_types", pattern)? {
+        None if source.is_gguf() => return Err(source.missing("", pattern)),
         Some(types) if windows.sliding_layers[layers - 1] => {
             return Err(types.unexpected("full_attention in the last layer"));
         }

@@ -32,6 +32,7 @@ fn metadata(layers: u64, more: &[(&'static str, GgufValue)]) -> Program {
         ("gemma3.rope.scaling.type", text("linear")),
         ("gemma3.rope.scaling.factor", float(8.0)),
     ];
+    pairs.retain(|(key, _)| more.iter().all(|(other, _)| other != key));
     pairs.extend_from_slice(more);
     from_gguf(&gguf(&pairs, &[("token_embd.weight", &[64, 16])], 0.0))
 }
@@ -106,6 +107,14 @@ fn what_multi_modal_configs_leave_out_is_the_class_default() {
     assert_eq!(config["attention_scale"], 0.0625);
     let message = refusal(&with(&sparse, &[("text_config.hidden_size", Value::Null)]));
     assert_eq!(message, "config.json: text_config.hidden_size is missing");
+}
+
+#[test]
+fn metadata_without_a_width_means_no_windows() {
+    let some = metadata(7, &[("gemma3.attention.sliding_window_pattern", integer(6))]);
+    assert!(some.kv_layers().iter().any(|kv| kv.window.is_some()));
+    let none = metadata(7, &[("gemma3.attention.sliding_window", integer(0))]);
+    assert!(none.kv_layers().iter().all(|kv| kv.window.is_none()));
 }
 
 #[test]

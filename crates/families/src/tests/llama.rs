@@ -78,6 +78,15 @@ fn llama3_scaling_and_its_divisors() {
 }
 
 #[test]
+fn a_factor_without_a_type_is_linear() {
+    let scaling = json!({"type": "linear", "factor": 4.0});
+    let expected = from_config(&with(&config(), &[("rope_scaling", scaling)])).program;
+    for key in ["llama.rope.scaling.factor", "llama.rope.scale_linear"] {
+        assert_eq!(from_gguf(&gguf(&metadata(&[(key, float(4.0))]), &UNTIED, 0.0)), expected, "{key}");
+    }
+}
+
+#[test]
 fn mistral_has_a_window_unless_it_is_null() {
     let mistral = with(&config(), &[("model_type", json!("mistral"))]);
     let windows = |config: &Value| {
