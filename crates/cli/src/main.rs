@@ -1,2 +1,53 @@
-//! Run mixture-of-experts language models larger than memory.
-fn main() {}
+//! The `turbospark` program.
+
+mod chat;
+mod error;
+mod eval;
+mod options;
+mod printer;
+mod run;
+mod sampling;
+mod show;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Run mixture-of-experts language models larger than memory
+#[derive(Parser)]
+#[command(name = "turbospark", version, about, arg_required_else_help = true)]
+#[command(after_help = "Example:\n  turbospark run \"Tell me a story about a fox and a lantern.\"")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Run),
+    Chat(chat::ChatArgs),
+    Show(show::Show),
+    #[command(subcommand)]
+    Eval(eval::Eval),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(run) => run.execute(),
+        Command::Chat(chat) => chat.execute(),
+        Command::Show(show) => show.execute(),
+        Command::Eval(eval) => eval.execute(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough (head, less) is no failure.
+        Err(error::CliError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.status())
+        }
+    }
+}

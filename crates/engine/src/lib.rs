@@ -1,1 +1,39 @@
 //! Opening a model and generating from one or several sequences.
+//!
+//! [`Model`] is a checkpoint with its tokenizer, template and [`Engine`]; [`Engine`] works on token ids alone.
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use turbospark_engine::{AnswerOptions, Model, OpenOptions, Update};
+//! use turbospark_text::{Event, Message, RenderOptions};
+//!
+//! let mut model = Model::demo(OpenOptions::default())?;
+//! let messages = [Message::new("user", "Tell me a story about a fox.")];
+//! let prompt = model.prompt(&messages, &RenderOptions::prompt())?;
+//! let options = AnswerOptions { sampling: model.sampling.clone(), ..AnswerOptions::default() };
+//! let session = model.engine.open_session();
+//! let answer = model.answer(session, prompt, &options, |update| {
+//!     if let Update::Event(Event::Answer(text)) = update {
+//!         print!("{text}");
+//!     }
+//!     ControlFlow::Continue(())
+//! })?;
+//! println!("\n{:?} after {} tokens", answer.finish_reason, answer.token_ids.len());
+//! # Ok::<(), turbospark_engine::EngineError>(())
+//! ```
+
+mod answer;
+mod demo;
+mod engine;
+mod evaluate;
+mod generate;
+mod model;
+mod score;
+
+pub use answer::{Answer, AnswerOptions, Call, Timings, Update};
+pub use demo::{DEMO_NAME, demo_source};
+pub use engine::{DEFAULT_CONTEXT, Engine, EngineError, ExecutorKind, OpenOptions, SessionId};
+pub use evaluate::{Evaluation, Keep, LayerRoutes};
+pub use generate::{Finish, Generation, Progress, Request};
+pub use model::Model;
+pub use score::Likelihood;

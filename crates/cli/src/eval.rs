@@ -1,0 +1,21 @@
+//! `turbospark eval`: what a model computes, as numbers.
+
+mod logits;
+
+use clap::Subcommand;
+
+use crate::error::CliError;
+
+/// Measure what a model computes
+#[derive(Subcommand)]
+pub enum Eval {
+    Logits(logits::LogitsArgs),
+}
+
+impl Eval {
+    pub fn execute(&self) -> Result<(), CliError> {
+        match self {
+            Eval::Logits(args) => args.execute(),
+        }
+    }
+}

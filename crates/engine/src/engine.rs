@@ -1,0 +1,230 @@
+//! A loaded model: its executor, its experts and the sequences it works on.
+
+use turbospark_formats::{Checkpoint, OpenError};
+use turbospark_program::{
+    BuildError, EditSet, Executor, ExpertError, ExpertSource, Program, SequenceId, StateError, States,
+    StepError, WeightError,
+};
+
+/// How a model is opened. The defaults suit a first try.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenOptions {
+    /// Positions of a sequence; none is what the model was made for, at most 4096 by default.
+    pub context: Option<usize>,
+    /// Most rows of one batch: a longer prompt is computed in chunks of this many.
+    pub prefill_chunk: usize,
+    /// What runs the program.
+    pub executor: ExecutorKind,
+    /// How a family reads the checkpoint where implementations differ.
+    pub family: turbospark_families::FamilyOptions,
+}
+
+/// The executors a model can be opened with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExecutorKind {
+    /// Plain f32 loops.
+    #[default]
+    Reference,
+}
+
+/// Context used when none is asked for and the model allows more.
+pub const DEFAULT_CONTEXT: usize = 4096;
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            context: None,
+            prefill_chunk: 128,
+            executor: ExecutorKind::default(),
+            family: turbospark_families::FamilyOptions::default(),
+        }
+    }
+}
+
+/// A model that could not be opened or run.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The files.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The config.
+    #[error(transparent)]
+    Family(#[from] turbospark_families::FamilyError),
+    /// The program.
+    #[error("the program of this checkpoint cannot be built: {0}")]
+    Build(#[from] BuildError),
+    /// The tensors.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// The experts.
+    #[error(transparent)]
+    Experts(#[from] ExpertError),
+    /// Tokenizer or template.
+    #[error(transparent)]
+    Text(#[from] turbospark_text::TextError),
+    /// No tokenizer, and text was wanted.
+    #[error("this model can only be run on token ids: {0}")]
+    NoText(String),
+    /// Sampling.
+    #[error(transparent)]
+    Sampling(#[from] turbospark_sampling::SamplingError),
+    /// A step.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The state of a sequence.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A session that was closed.
+    #[error("there is no such session; it was closed")]
+    NoSession,
+    /// Nothing to continue from.
+    #[error("the prompt has no tokens; give a text, or a model whose tokenizer adds a start token")]
+    EmptyPrompt,
+    /// More than the context holds.
+    #[error(
+        "the prompt has {tokens} tokens, the context is {context} and an answer needs at least one more; \
+         shorten the prompt or raise --context"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Positions of the context.
+        context: usize,
+    },
+    /// A context that the model was not made for.
+    #[error("--context {asked} is more than the {possible} positions the model was made for")]
+    Context {
+        /// Asked for.
+        asked: usize,
+        /// Largest possible.
+        possible: usize,
+    },
+}
+
+/// A past that generation can go on from; closed with [`Engine::close`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(usize);
+
+/// What a session's sequence holds.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub sequence: SequenceId,
+    /// Tokens whose keys and values are in the sequence.
+    pub tokens: Vec<u32>,
+    /// The edits they were computed under.
+    pub edits: EditSet,
+}
+
+/// A model ready to run.
+pub struct Engine {
+    pub(crate) executor: Box<dyn Executor>,
+    pub(crate) experts: Box<dyn ExpertSource>,
+    pub(crate) states: States,
+    pub(crate) options: OpenOptions,
+    sessions: Vec<Option<Session>>,
+    context: usize,
+}
+
+impl Engine {
+    /// Builds the program of `checkpoint` and gets it ready to run.
+    pub fn new(checkpoint: &Checkpoint, options: OpenOptions) -> Result<Engine, EngineError> {
+        let program = turbospark_families::build(checkpoint, &options.family)?.program;
+        Engine::with_program(checkpoint, program, options)
+    }
+
+    /// Runs a program of the caller's own on the tensors of `checkpoint`.
+    pub fn with_program(
+        checkpoint: &Checkpoint,
+        program: Program,
+        options: OpenOptions,
+    ) -> Result<Engine, EngineError> {
+        let possible = program.max_positions();
+        let context = options.context.unwrap_or(possible.min(DEFAULT_CONTEXT));
+        if context > possible {
+            return Err(EngineError::Context { asked: context, possible });
+        }
+        let states = States::new(&program, None);
+        let experts = turbospark_experts::ResidentExperts::open(&program, checkpoint)?;
+        let executor: Box<dyn Executor> = match options.executor {
+            ExecutorKind::Reference => {
+                Box::new(turbospark_reference::ReferenceExecutor::open(program, checkpoint)?)
+            }
+        };
+        Ok(Engine { executor, experts: Box::new(experts), states, options, sessions: Vec::new(), context })
+    }
+
+    /// The program being run.
+    pub fn program(&self) -> &Program {
+        self.executor.program()
+    }
+
+    /// Positions a sequence can have.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// An empty session.
+    pub fn open_session(&mut self) -> SessionId {
+        let session = Session { sequence: self.states.create(), tokens: Vec::new(), edits: Vec::new() };
+        self.insert(session)
+    }
+
+    /// Another session with the same past, sharing its memory until either goes on.
+    pub fn fork_session(&mut self, id: SessionId) -> Result<SessionId, EngineError> {
+        let Session { sequence, tokens, edits } = self.session(id)?;
+        let (sequence, tokens, edits) = (*sequence, tokens.clone(), edits.clone());
+        let sequence = self.states.fork(sequence)?;
+        Ok(self.insert(Session { sequence, tokens, edits }))
+    }
+
+    /// Forgets a session.
+    pub fn close(&mut self, id: SessionId) -> Result<(), EngineError> {
+        let session = self.sessions.get_mut(id.0).and_then(Option::take).ok_or(EngineError::NoSession)?;
+        Ok(self.states.remove(session.sequence)?)
+    }
+
+    fn insert(&mut self, session: Session) -> SessionId {
+        let index = self.sessions.iter().position(Option::is_none).unwrap_or(self.sessions.len());
+        if index == self.sessions.len() {
+            self.sessions.push(None);
+        }
+        self.sessions[index] = Some(session);
+        SessionId(index)
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Result<&Session, EngineError> {
+        self.sessions.get(id.0).and_then(Option::as_ref).ok_or(EngineError::NoSession)
+    }
+
+    pub(crate) fn session_mut(&mut self, id: SessionId) -> Result<&mut Session, EngineError> {
+        self.sessions.get_mut(id.0).and_then(Option::as_mut).ok_or(EngineError::NoSession)
+    }
+
+    /// Cuts a session to the longest part of its past that `prompt` begins with. At least one token of the
+    /// prompt is left to compute, since its logits are wanted.
+    pub(crate) fn reuse_prefix(
+        &mut self,
+        id: SessionId,
+        prompt: &[u32],
+        edits: &EditSet,
+    ) -> Result<usize, EngineError> {
+        let session = self.session(id)?;
+        let (sequence, same_edits) = (session.sequence, session.edits == *edits);
+        let common = session.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let common = if same_edits { common.min(prompt.len().saturating_sub(1)) } else { 0 };
+        let (sequence, kept) = match self.states.truncate(sequence, common as u32) {
+            Ok(()) => (sequence, common),
+            // A sliding window has moved past that point: start anew.
+            Err(StateError::WindowPassed { .. }) => {
+                self.states.remove(sequence)?;
+                (self.states.create(), 0)
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let session = self.session_mut(id)?;
+        session.sequence = sequence;
+        session.tokens.truncate(kept);
+        session.edits = edits.clone();
+        Ok(kept)
+    }
+}
