@@ -44,6 +44,11 @@ pub enum MetadataError {
 }
 
 impl GgufMetadata {
+    /// From pairs that did not come from a file.
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, GgufValue)>) -> Self {
+        GgufMetadata { pairs: pairs.into_iter().collect() }
+    }
+
     /// The raw value.
     pub fn get(&self, key: &str) -> Option<&GgufValue> {
         self.pairs.get(key)
