@@ -10,7 +10,6 @@ mod options;
 mod packed;
 pub mod policy;
 mod pool;
-#[cfg(test)]
 mod random;
 pub mod reader;
 mod resident;
@@ -18,6 +17,7 @@ mod streamed;
 mod table;
 #[cfg(test)]
 mod toy;
+pub mod trace;
 
 pub use batch::{BatchPlan, RouteError, Use};
 pub use options::{Prefetch, StreamOptions, UnknownPrefetch};

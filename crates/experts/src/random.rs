@@ -23,7 +23,6 @@ impl Random {
     }
 
     /// Between 0 and 1, exclusive.
-    #[allow(dead_code)]
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

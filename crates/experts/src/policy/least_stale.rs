@@ -1,5 +1,4 @@
-use super::lfu_ageing::layers_until;
-use super::{ExpertKey, Moment, PerExpert, Policy, Shape, Worth};
+use super::{ExpertKey, Moment, PerExpert, Policy, Shape, Worth, layers_until};
 
 /// The expert that was left unused for most passes leaves; among equals, the one whose layer comes again last.
 pub struct LeastStale {

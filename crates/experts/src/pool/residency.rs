@@ -69,6 +69,11 @@ impl Residency {
         self.find(key)
     }
 
+    /// All that the layer uses, after [`Residency::used`] for each.
+    pub fn chosen(&mut self, layer: usize, ids: &[u32]) {
+        self.policy.chosen(layer, ids);
+    }
+
     /// The slot of an expert.
     pub fn find(&self, key: ExpertKey) -> Option<usize> {
         *self.at.get(key)

@@ -150,6 +150,7 @@ impl State {
                 }
             }
         }
+        self.residency.chosen(layer, ids);
         self.requests.insert(id, request);
         id
     }

@@ -148,7 +148,7 @@ fn ten_thousand_steps_with_a_faulty_reader() {
             let mut options = StreamOptions::new(budget(&table, packer.as_deref(), slots, 1 + round % 3));
             options.policy = kind;
             options.workers = 1 + round % 3;
-            options.prefetch = [Prefetch::On, Prefetch::Off][round / 2];
+            options.prefetch = if round % 2 == 0 { Prefetch::On } else { Prefetch::Auto };
             let files = Files::open(&table, false).unwrap();
             let (calls, injected) = (Arc::default(), Arc::new(AtomicU64::new(0)));
             let make = |_: &[Block]| -> Result<Box<dyn Reader>, ExpertError> {
