@@ -125,23 +125,36 @@ struct Gate<'a> {
     out: &'a mut [f32],
 }
 
+#[inline(always)]
+fn swiglu<V: Vector>(v: V, g: V::F, u: V::F) -> V::F {
+    v.mul(v.mul(g, math::sigmoid(v, g)), u)
+}
+
+#[inline(always)]
+fn geglu<V: Vector>(v: V, g: V::F, u: V::F) -> V::F {
+    v.mul(math::gelu(v, g), u)
+}
+
+#[inline(always)]
+fn clamped_swiglu<V: Vector>(v: V, g: V::F, u: V::F, alpha: f32, limit: f32) -> V::F {
+    let (high, low) = (v.splat(limit), v.splat(-limit));
+    let g = v.select_less(high, g, high, g);
+    let u = v.select_less(high, u, high, u);
+    let u = v.select_less(u, low, low, u);
+    let glu = v.mul(g, math::sigmoid(v, v.mul(g, v.splat(alpha))));
+    v.mul(v.add(u, v.splat(1.0)), glu)
+}
+
 impl Kernel for Gate<'_> {
     type Output = ();
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let Gate { gate, up, out, .. } = self;
         match self.activation {
-            Activation::SwiGlu => map2(v, gate, up, out, |g, u| v.mul(v.mul(g, math::sigmoid(v, g)), u)),
-            Activation::GeGluTanh => map2(v, gate, up, out, |g, u| v.mul(math::gelu(v, g), u)),
+            Activation::SwiGlu => map2(v, gate, up, out, |g, u| swiglu(v, g, u)),
+            Activation::GeGluTanh => map2(v, gate, up, out, |g, u| geglu(v, g, u)),
             Activation::ClampedSwiGlu { alpha, limit } => {
-                let (alpha, high, low) = (v.splat(alpha), v.splat(limit), v.splat(-limit));
-                map2(v, gate, up, out, |g, u| {
-                    let g = v.select_less(high, g, high, g);
-                    let u = v.select_less(high, u, high, u);
-                    let u = v.select_less(u, low, low, u);
-                    let glu = v.mul(g, math::sigmoid(v, v.mul(g, alpha)));
-                    v.mul(v.add(u, v.splat(1.0)), glu)
-                });
+                map2(v, gate, up, out, |g, u| clamped_swiglu(v, g, u, alpha, limit));
             }
         }
     }
@@ -150,6 +163,31 @@ impl Kernel for Gate<'_> {
 /// out = activation(gate) * up in the activation's sense.
 pub(crate) fn gate(isa: Isa, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     dispatch(isa, Gate { activation, gate, up, out });
+}
+
+struct GateInPlace<'a> {
+    activation: Activation,
+    gate: &'a mut [f32],
+    up: &'a [f32],
+}
+
+impl Kernel for GateInPlace<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        match self.activation {
+            Activation::SwiGlu => update(v, self.up, self.gate, |u, g| swiglu(v, g, u)),
+            Activation::GeGluTanh => update(v, self.up, self.gate, |u, g| geglu(v, g, u)),
+            Activation::ClampedSwiGlu { alpha, limit } => {
+                update(v, self.up, self.gate, |u, g| clamped_swiglu(v, g, u, alpha, limit));
+            }
+        }
+    }
+}
+
+/// gate = activation(gate) * up in the activation's sense.
+pub(crate) fn gate_in_place(isa: Isa, activation: Activation, gate: &mut [f32], up: &[f32]) {
+    dispatch(isa, GateInPlace { activation, gate, up });
 }
 
 struct Softcap<'a> {

@@ -122,7 +122,7 @@ pub(crate) fn add_tile<V: Vector, S: Stored>(
             let (old, new) = mix(v, known.largest[i], largest);
             (weights.old[i], weights.new[i]) = (old, new);
             known.sum[i] = sum.mul_add(new, known.sum[i] * old);
-            if largest > known.largest[i] || largest.is_nan() {
+            if largest > known.largest[i] {
                 known.largest[i] = largest;
             }
         }
@@ -297,7 +297,7 @@ pub(crate) fn merge<V: Vector>(v: V, later: &Partial, stride: usize, known: &mut
         }
         let (old, new) = mix(v, known.largest[i], largest);
         known.sum[i] = sum.mul_add(new, known.sum[i] * old);
-        if largest > known.largest[i] || largest.is_nan() {
+        if largest > known.largest[i] {
             known.largest[i] = largest;
         }
         let (old, new) = (v.splat(old), v.splat(new));

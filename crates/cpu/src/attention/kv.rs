@@ -225,6 +225,11 @@ impl KvPages {
         Ok(())
     }
 
+    /// Pages of all caches.
+    pub fn pages(&self) -> usize {
+        self.pages.iter().map(Vec::len).sum()
+    }
+
     /// Copies a page at which sequences part.
     pub fn copy(&mut self, copy: &PageCopy) {
         let pages = &self.pages[copy.cache];

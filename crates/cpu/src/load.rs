@@ -1,0 +1,194 @@
+//! Resident weights: matrices as panels, vectors as f32, tables of rows where they are.
+
+use std::collections::HashMap;
+
+use turbospark_formats::{Checkpoint, RowMap, Tensor};
+use turbospark_program::{Multiplier, Op, Precision, Program, Weight, Weights};
+
+use crate::error::OpenError;
+use crate::isa::Isa;
+use crate::panels::{PackedMatrix, PanelKind, PanelLayout, pack_panels};
+use crate::pool::Pool;
+use crate::registers::Shared;
+
+/// Bytes that are packed before the mapped pages they came from are let go.
+const PIECE: usize = 32 << 20;
+/// Panels that a thread packs at a time.
+const GRAIN: usize = 4;
+
+/// The weights of a program.
+pub(crate) struct Loaded {
+    tensors: Weights,
+    matrices: Vec<PackedMatrix>,
+    /// For each op that is a linear, its matrix.
+    matrix_of: Vec<Option<usize>>,
+    vectors: Vec<Option<Vec<f32>>>,
+    /// For each op that is a norm, its factors with the offset added.
+    factors: Vec<Option<Vec<f32>>>,
+}
+
+/// A matrix that some linears read.
+struct Wanted {
+    weight: Weight,
+    layout: PanelLayout,
+}
+
+/// The matrices of a program, each once for every way it is read, and which one each op reads.
+fn matrices(program: &Program, tensors: &Weights) -> Result<(Vec<Wanted>, Vec<Option<usize>>), OpenError> {
+    let mut known: HashMap<(Weight, Precision), usize> = HashMap::new();
+    let mut wanted = Vec::new();
+    let mut matrix_of = Vec::new();
+    for op in program.ops() {
+        let Op::Linear { weight, precision, .. } = *op else {
+            matrix_of.push(None);
+            continue;
+        };
+        if let Some(&index) = known.get(&(weight, precision)) {
+            matrix_of.push(Some(index));
+            continue;
+        }
+        let matrix = tensors.get(weight).layout();
+        let layout = match precision {
+            Precision::Block => PanelLayout::of(matrix),
+            Precision::Full => PanelLayout::of_full(matrix),
+        };
+        let layout = layout.ok_or_else(|| OpenError::Columns {
+            name: program.weights()[weight.index()].name.clone(),
+            columns: matrix.columns,
+            format: matrix.format,
+        })?;
+        known.insert((weight, precision), wanted.len());
+        matrix_of.push(Some(wanted.len()));
+        wanted.push(Wanted { weight, layout });
+    }
+    Ok((wanted, matrix_of))
+}
+
+/// Weights that are kept as f32 vectors.
+fn vectors(program: &Program) -> impl Iterator<Item = Weight> {
+    program.ops().iter().flat_map(|op| {
+        let (a, b, c) = match op {
+            Op::Linear { bias, .. } => (*bias, None, None),
+            Op::Mul { by: Multiplier::Weight(weight), .. } => (Some(*weight), None, None),
+            Op::Attention { attention, .. } => (attention.sinks, None, None),
+            Op::Route { routing, .. } => (routing.expert_scale, None, None),
+            Op::Experts { experts: e, .. } => (e.gate_bias, e.up_bias, e.down_bias),
+            _ => (None, None, None),
+        };
+        [a, b, c].into_iter().flatten()
+    })
+}
+
+/// Bytes that [`Loaded`] will take.
+pub(crate) fn bytes(program: &Program, checkpoint: &Checkpoint) -> Result<usize, OpenError> {
+    let tensors = Weights::bind(program, checkpoint)?;
+    let (wanted, _) = matrices(program, &tensors)?;
+    let panels: usize = wanted.iter().map(|wanted| wanted.layout.bytes()).sum();
+    let size = |weight: Weight| program.weights()[weight.index()].shape.iter().product::<usize>() * 4;
+    let norms = program.ops().iter().filter_map(|op| match op {
+        Op::RmsNorm { weight, .. } => *weight,
+        _ => None,
+    });
+    Ok(panels + vectors(program).chain(norms).map(size).sum::<usize>())
+}
+
+impl Loaded {
+    /// Finds and packs the weights. `progress` is told the bytes of panels done.
+    pub fn open(
+        program: &Program,
+        checkpoint: &Checkpoint,
+        isa: Isa,
+        pool: &mut Pool,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Loaded, OpenError> {
+        let tensors = Weights::bind(program, checkpoint)?;
+        let (wanted, matrix_of) = matrices(program, &tensors)?;
+        let mut matrices = Vec::with_capacity(wanted.len());
+        let mut done = 0;
+        for Wanted { weight, layout } in wanted {
+            let packed = pack(tensors.get(weight), layout, isa, pool).map_err(|error| OpenError::Memory {
+                name: program.weights()[weight.index()].name.clone(),
+                bytes: layout.bytes(),
+                error,
+            })?;
+            matrices.push(packed);
+            done += layout.bytes();
+            progress(done);
+        }
+        let mut widened: Vec<Option<Vec<f32>>> = program.weights().iter().map(|_| None).collect();
+        for weight in vectors(program) {
+            widened[weight.index()].get_or_insert_with(|| tensors.get(weight).to_f32());
+        }
+        let factors = program.ops().iter().map(|op| match op {
+            Op::RmsNorm { weight: Some(weight), offset, .. } => {
+                Some(tensors.get(*weight).to_f32().iter().map(|w| offset + w).collect())
+            }
+            _ => None,
+        });
+        Ok(Loaded { matrices, matrix_of, vectors: widened, factors: factors.collect(), tensors })
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        let panels: usize = self.matrices.iter().map(|matrix| matrix.layout().bytes()).sum();
+        let vectors = self.vectors.iter().chain(&self.factors).flatten();
+        panels + vectors.map(|vector| vector.len() * 4).sum::<usize>()
+    }
+
+    /// The matrix of the linear that is op `op`.
+    pub fn matrix(&self, op: usize) -> Option<&PackedMatrix> {
+        self.matrices.get(self.matrix_of[op]?)
+    }
+
+    /// The kind of panels of the linear that is op `op`.
+    pub fn kind(&self, op: usize) -> Option<PanelKind> {
+        Some(self.matrix(op)?.layout().kind())
+    }
+
+    /// A bias, a learned factor, sinks.
+    pub fn vector(&self, weight: Weight) -> &[f32] {
+        self.vectors[weight.index()].as_deref().unwrap_or_default()
+    }
+
+    /// Factors of the norm that is op `op`.
+    pub fn factors(&self, op: usize) -> Option<&[f32]> {
+        self.factors[op].as_deref()
+    }
+
+    /// A table that is read by row.
+    pub fn table(&self, weight: Weight) -> &Tensor {
+        self.tensors.get(weight)
+    }
+}
+
+/// Packs a matrix with all threads, and lets go of the mapped pages as they have been read.
+fn pack(tensor: &Tensor, layout: PanelLayout, isa: Isa, pool: &mut Pool) -> std::io::Result<PackedMatrix> {
+    let mut packed = PackedMatrix::zeroed(layout)?;
+    let matrix = tensor.matrix(0);
+    let panel = layout.panel_bytes();
+    let piece = (PIECE / panel.max(1)).max(GRAIN);
+    let in_order = matches!(tensor.layout().row_map, RowMap::Identity | RowMap::PairedHeads { .. });
+    let stored = tensor.layout().stored_rows.max(1);
+    for start in (0..layout.panels()).step_by(piece) {
+        let end = layout.panels().min(start + piece);
+        let out = Shared::new(&mut packed.bytes_mut()[start * panel..end * panel]);
+        pool.run(end - start, GRAIN, &|_, range| {
+            // SAFETY: ranges of a region do not overlap.
+            let out = unsafe { out.part(range.start * panel, range.len() * panel) };
+            pack_panels(isa, &matrix, &layout, start + range.start..start + range.end, out);
+        });
+        if in_order && !tensor.layout().transposed {
+            release(tensor, layout.outputs(start..end), stored);
+        }
+    }
+    release(tensor, 0..stored, stored);
+    Ok(packed)
+}
+
+/// Lets go of the mapped pages of some stored rows. What is needed again is read again.
+fn release(tensor: &Tensor, rows: std::ops::Range<usize>, stored: usize) {
+    for slice in tensor.slices(0) {
+        let row = slice.len() / stored;
+        slice.source().release(slice.offset() + rows.start * row..slice.offset() + rows.end * row);
+    }
+}
