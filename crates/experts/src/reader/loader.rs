@@ -81,7 +81,7 @@ impl Loader {
 }
 
 /// Reads the slices of an expert, each from the page it begins in; where they lie in `into`.
-fn read(
+pub(super) fn read(
     table: &ExpertTable,
     files: &Files,
     reader: &mut dyn Reader,

@@ -2,15 +2,19 @@
 
 use std::time::Instant;
 
-use super::{Files, Piece, Positioned, Reader, ReaderKind, read_all};
+use super::loader::read;
+use super::{Files, Positioned, Reader, ReaderKind};
 use crate::memory::{Block, PAGE};
+use crate::policy::ExpertKey;
+use crate::pool::sizes::raw_bytes;
 use crate::table::ExpertTable;
 
-/// Most bytes that one reader reads to be measured: some 30 milliseconds of a common disk.
-const SAMPLE: usize = 48 << 20;
+/// What one reader reads to be measured: at least some experts, and at least so many bytes of them; some tens of
+/// milliseconds of a common disk.
+const SAMPLE: (usize, usize) = (6, 32 << 20);
 
-/// Readers differ by less than this from run to run.
-const NOISE: f64 = 1.05;
+/// Readers differ by this much from run to run.
+const NOISE: f64 = 1.1;
 
 /// The fastest reader that passes by the page cache: a cached read would measure memory, and a page cache that
 /// grows takes the memory that the budget promises to others.
@@ -18,28 +22,32 @@ pub(crate) fn fastest(files: &Files, table: &ExpertTable, threads: usize) -> Rea
     if files.iter().all(|file| !file.is_direct()) {
         return ReaderKind::Buffered;
     }
-    #[cfg(target_os = "linux")]
-    {
-        // Another part of the file for each, and the second one is not favoured by a disk that had to wake up.
-        let uring = || super::Uring::new().ok().map(|uring| Box::new(uring) as Box<dyn Reader>);
-        let direct = || Some(Box::new(Positioned) as Box<dyn Reader>);
-        let _ = rate(files, table, threads, 2, &direct);
-        let (Some(ring), Some(plain)) =
-            (rate(files, table, threads, 0, &uring), rate(files, table, threads, 1, &direct))
-        else {
-            return ReaderKind::Direct;
-        };
-        if ring * NOISE > plain { ReaderKind::Uring } else { ReaderKind::Direct }
+    let direct = || Some(Box::new(Positioned) as Box<dyn Reader>);
+    // On Windows and macOS there is no choice to measure.
+    if !cfg!(target_os = "linux") {
+        return ReaderKind::Direct;
     }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = (table, threads, rate, SAMPLE, NOISE);
-        ReaderKind::Direct
+    // The better of two samples each, from different parts of the model: others use the disk too.
+    let [mut ringed, mut plain] = [0.0f64; 2];
+    for part in [0, 2] {
+        let Some(rate) = rate(files, table, threads, part, &ring) else { return ReaderKind::Direct };
+        ringed = ringed.max(rate);
+        plain = plain.max(self::rate(files, table, threads, part + 1, &direct).unwrap_or(0.0));
     }
+    if ringed * NOISE > plain { ReaderKind::Uring } else { ReaderKind::Direct }
 }
 
-/// Bytes a second of `threads` readers over a sample of experts, a third of the model for each `part`.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+#[cfg(target_os = "linux")]
+fn ring() -> Option<Box<dyn Reader>> {
+    super::Uring::new().ok().map(|uring| Box::new(uring) as Box<dyn Reader>)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ring() -> Option<Box<dyn Reader>> {
+    None
+}
+
+/// Bytes a second of `threads` readers over a sample of experts, from another quarter of the model for each `part`.
 fn rate(
     files: &Files,
     table: &ExpertTable,
@@ -47,57 +55,40 @@ fn rate(
     part: usize,
     make: &(dyn Fn() -> Option<Box<dyn Reader>> + Sync),
 ) -> Option<f64> {
-    let all: Vec<(usize, usize)> = table
-        .layers()
-        .iter()
-        .enumerate()
-        .flat_map(|(index, layer)| (0..layer.experts()).map(move |expert| (index, expert)))
-        .filter(|(layer, expert)| (layer + expert) % 3 == part)
-        .collect();
-    // A stride that visits the whole model, so that no two experts are neighbours.
-    let stride = (all.len() / 64).max(1) | 1;
-    let mut left = SAMPLE;
+    let keys = table.layers().iter().enumerate();
+    let keys = keys.flat_map(|(layer, of)| (0..of.experts()).map(move |e| ExpertKey::new(layer, e as u32)));
+    let keys: Vec<_> = keys.filter(|key| (key.layer + key.expert) as usize % 4 == part).collect();
+    let bytes_of = |key: &ExpertKey| table.layers()[key.layer as usize].layout().bytes();
+    // A stride through the whole model, so that no two experts are neighbours.
     let mut sample = Vec::new();
-    for &(layer, expert) in all.iter().step_by(stride) {
-        left = match left.checked_sub(table.layers()[layer].layout().bytes()) {
-            Some(left) => left,
-            None => break,
-        };
-        sample.push((layer, expert));
+    let mut bytes = 0;
+    for key in keys.iter().step_by((keys.len() / 64).max(1) | 1) {
+        if sample.len() >= SAMPLE.0 && bytes >= SAMPLE.1 {
+            break;
+        }
+        bytes += bytes_of(key);
+        sample.push(*key);
     }
-    let bytes = SAMPLE - left;
-    let started = Instant::now();
+    let largest = table.layers().iter().map(raw_bytes).max()?;
+    // Memory and readers first: they are made once for a run.
+    let mut readers = Vec::new();
+    for block in Block::many(std::iter::repeat_n(largest, threads), PAGE).ok()? {
+        readers.push((make()?, block));
+    }
+    for (_, block) in &mut readers {
+        block.bytes_mut().iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+    }
     let share = sample.len().div_ceil(threads).max(1);
+    let started = Instant::now();
     let complete = std::thread::scope(|scope| {
-        let reads = sample.chunks(share).map(|share| {
+        let run = |((mut reader, mut block), keys): ((Box<dyn Reader>, Block), &[ExpertKey])| {
+            let keys = keys.to_vec();
             scope.spawn(move || {
-                let mut reader = make()?;
-                share
-                    .iter()
-                    .try_for_each(|&(layer, expert)| read(files, table, layer, expert, reader.as_mut()))
+                keys.iter().all(|&key| read(table, files, reader.as_mut(), key, &mut block).is_ok())
             })
-        });
-        let reads: Vec<_> = reads.collect();
-        reads.into_iter().all(|read| matches!(read.join(), Ok(Some(()))))
+        };
+        let threads: Vec<_> = readers.into_iter().zip(sample.chunks(share)).map(run).collect();
+        threads.into_iter().all(|thread| thread.join().is_ok_and(|complete| complete))
     });
     complete.then(|| bytes as f64 / started.elapsed().as_secs_f64().max(1e-9))
-}
-
-fn read(
-    files: &Files,
-    table: &ExpertTable,
-    layer: usize,
-    expert: usize,
-    reader: &mut dyn Reader,
-) -> Option<()> {
-    for slice in table.layers()[layer].slices(expert) {
-        let file = files.get(slice.source())?;
-        let edge = slice.offset() % PAGE;
-        let need = edge + slice.len();
-        let mut block = Block::many(std::iter::once(need.next_multiple_of(PAGE)), PAGE).ok()?;
-        let buffer = block.first_mut()?.bytes_mut();
-        let offset = (slice.offset() - edge) as u64;
-        read_all(reader, &mut [Piece { file, offset, buffer, need, filled: 0 }]).ok()?;
-    }
-    Some(())
 }

@@ -1,6 +1,7 @@
-//! io_uring: all pieces of an expert in flight at once, into memory that the kernel has pinned beforehand.
+//! io_uring: all pieces of an expert in flight at once, into memory that the kernel keeps pinned.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -15,53 +16,67 @@ const ENTRIES: u32 = 16;
 /// Reads through a ring of its own.
 pub struct Uring {
     ring: IoUring,
-    /// Registered memory by address: start, end.
-    regions: Vec<(usize, usize, u16)>,
+    /// Memory that reads go to, by address; its index is that in the kernel's table.
+    regions: Vec<Region>,
     /// Set when the ring failed with reads queued: it is not entered again.
     broken: bool,
 }
 
+struct Region {
+    start: usize,
+    end: usize,
+    registered: bool,
+}
+
 impl Uring {
-    /// A ring that knows no memory yet.
+    /// A ring that knows no memory.
     pub fn new() -> io::Result<Uring> {
         Ok(Uring { ring: IoUring::new(ENTRIES)?, regions: Vec::new(), broken: false })
     }
 
-    /// A ring with the blocks registered, as far as the system's limit on pinned memory allows.
+    /// A ring that registers each block when it is first read into, as far as the kernel's limit on pinned memory
+    /// allows. All at once would touch the whole pool when a model is opened: seconds for some gigabytes.
     pub(crate) fn with_memory<'a>(blocks: impl Iterator<Item = &'a Block>) -> io::Result<Uring> {
         let mut uring = Uring::new()?;
-        let spans = || blocks.map(|block| block.bytes()).filter(|bytes| !bytes.is_empty());
-        let spans: Vec<_> = spans().collect();
-        let vectors: Vec<libc::iovec> = spans
-            .iter()
-            .map(|bytes| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() })
-            .collect();
-        if vectors.is_empty() || vectors.len() > usize::from(u16::MAX) {
-            return Ok(uring);
-        }
-        // SAFETY: the vectors describe memory that the pool keeps mapped for as long as its readers live; the
-        // kernel pins the pages, and writes to them only for the reads of `Reader::read`.
-        if unsafe { uring.ring.submitter().register_buffers(&vectors) }.is_ok() {
-            let range = |(index, bytes): (usize, &&[u8])| {
-                let start = bytes.as_ptr().addr();
-                (start, start + bytes.len(), index as u16)
-            };
-            uring.regions = spans.iter().enumerate().map(range).collect();
-            uring.regions.sort_unstable();
+        let spans = blocks.map(|block| block.bytes().as_ptr_range()).filter(|span| !span.is_empty());
+        let region = |span: Range<*const u8>| Region {
+            start: span.start.addr(),
+            end: span.end.addr(),
+            registered: false,
+        };
+        let mut regions: Vec<Region> = spans.map(region).collect();
+        regions.sort_unstable_by_key(|region| region.start);
+        let room = regions.len() <= usize::from(u16::MAX) && !regions.is_empty();
+        if room && uring.ring.submitter().register_buffers_sparse(regions.len() as u32).is_ok() {
+            uring.regions = regions;
         }
         Ok(uring)
     }
 
-    /// Whether memory was registered.
-    pub fn is_registered(&self) -> bool {
-        !self.regions.is_empty()
-    }
-
-    /// The registered region that holds `length` bytes from `start`.
-    fn region(&self, start: usize, length: usize) -> Option<u16> {
-        let after = self.regions.partition_point(|&(first, ..)| first <= start);
-        let (_, end, index) = *self.regions.get(after.checked_sub(1)?)?;
-        (start + length <= end).then_some(index)
+    /// The registered region that `buffer` lies in.
+    fn region(&mut self, buffer: &mut [u8]) -> Option<u16> {
+        let start = buffer.as_ptr().addr();
+        let index = self.regions.partition_point(|region| region.start <= start).checked_sub(1)?;
+        let region = self.regions.get_mut(index)?;
+        let before = start - region.start;
+        if start + buffer.len() > region.end {
+            return None;
+        }
+        if !region.registered {
+            let base = buffer.as_mut_ptr().wrapping_sub(before);
+            let vector = libc::iovec { iov_base: base.cast(), iov_len: region.end - region.start };
+            // SAFETY: the vector is the block that the buffer is part of, which the pool keeps mapped for as long
+            // as its readers live; the kernel pins the pages, and writes to them only for the reads pushed below.
+            let result =
+                unsafe { self.ring.submitter().register_buffers_update(index as u32, &[vector], None) };
+            if result.is_err() {
+                // The limit on pinned memory: from here on all reads do without.
+                self.regions.clear();
+                return None;
+            }
+            region.registered = true;
+        }
+        Some(index as u16)
     }
 
     /// Queues the rest of a piece; whether there was room.
@@ -70,7 +85,7 @@ impl Uring {
         let start = piece.resume();
         let buffer = &mut piece.buffer[start..];
         let length = u32::try_from(buffer.len()).unwrap_or(1 << 30);
-        let region = self.region(buffer.as_ptr().addr(), buffer.len());
+        let region = self.region(buffer);
         let (fd, at, offset) =
             (types::Fd(file.as_raw_fd()), buffer.as_mut_ptr(), piece.offset + start as u64);
         let entry = match region {
