@@ -171,8 +171,7 @@ impl CpuExecutor {
                 Step::Rows { ops, wanted, fill } => {
                     let (wanted, fill) = (*wanted, *fill);
                     let rows = &work.rows;
-                    let pass =
-                        Pass { isa: options.isa, program, loaded, batch, rows, ops, wanted, fill };
+                    let pass = Pass { isa: options.isa, program, loaded, batch, rows, ops, wanted, fill };
                     pass.run(&mut work.pool, &mut work.registers, &mut work.activations, outputs);
                     ops
                 }

@@ -231,7 +231,13 @@ impl ExpertRunner {
     }
 
     /// Gathers the rows of each expert; with a single row all share one input.
-    fn fill_inputs(&mut self, pool: &mut Pool, layer: &Layer<'_>, members: &[Option<Member<'_>>; GROUP], x: &[f32]) {
+    fn fill_inputs(
+        &mut self,
+        pool: &mut Pool,
+        layer: &Layer<'_>,
+        members: &[Option<Member<'_>>; GROUP],
+        x: &[f32],
+    ) {
         let (isa, hidden, k) = (layer.isa, layer.hidden, layer.routes.k);
         let single = x.len() == hidden;
         for (inputs, wanted) in self.inputs.iter_mut().zip([Form::Blocks, Form::Floats]) {
@@ -252,7 +258,8 @@ impl ExpertRunner {
                 tiles += rows.div_ceil(crate::activations::TILE);
             }
             let all = inputs.iter_mut().zip(members.iter().flatten());
-            let all = Mutex::new(all.flat_map(|(input, m)| input.tiles_mut().map(move |tile| (tile, m.uses))));
+            let all =
+                Mutex::new(all.flat_map(|(input, m)| input.tiles_mut().map(move |tile| (tile, m.uses))));
             pool.run(tiles, 1, &|_, range| {
                 for _ in range {
                     let next = all.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -279,8 +286,7 @@ impl ExpertRunner {
             let index = if single { 0 } else { index };
             if kind.is_dense() { &floats[index] } else { &blocks[index] }
         };
-        let (mut gates, mut ups) =
-            (room(&mut self.gate, count * inner), room(&mut self.up, count * inner));
+        let (mut gates, mut ups) = (room(&mut self.gate, count * inner), room(&mut self.up, count * inner));
         let mut jobs: [Option<[Job<'_>; 2]>; GROUP] = Default::default();
         for (index, (jobs, member)) in jobs.iter_mut().zip(members.iter().flatten()).enumerate() {
             let rows = member.uses.len();

@@ -25,7 +25,12 @@ pub(crate) fn grain(panels: usize, threads: usize) -> usize {
 
 impl<'a> Job<'a> {
     /// A linear whose output rows lie one after the other.
-    pub fn new(panels: PanelRef<'a>, x: &'a Activations, bias: Option<&'a [f32]>, out: &'a mut [f32]) -> Job<'a> {
+    pub fn new(
+        panels: PanelRef<'a>,
+        x: &'a Activations,
+        bias: Option<&'a [f32]>,
+        out: &'a mut [f32],
+    ) -> Job<'a> {
         let width = panels.layout().rows();
         Job { panels, x, bias, out: Outputs::new(out, x.rows(), width, width) }
     }

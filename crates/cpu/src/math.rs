@@ -22,7 +22,8 @@ pub(crate) fn exp<V: Vector>(v: V, x: V::F) -> V::F {
     let r = v.fma(n, v.splat(-LN_2_HIGH), x);
     let r = v.fma(n, v.splat(-LN_2_LOW), r);
     let mut p = v.splat(1.987_569_150_0e-4);
-    for c in [1.398_199_950_7e-3, 8.333_451_907_3e-3, 4.166_579_589_4e-2, 1.666_666_545_9e-1, 5.000_000_120_1e-1]
+    for c in
+        [1.398_199_950_7e-3, 8.333_451_907_3e-3, 4.166_579_589_4e-2, 1.666_666_545_9e-1, 5.000_000_120_1e-1]
     {
         p = v.fma(p, r, v.splat(c));
     }
@@ -98,9 +99,8 @@ mod tests {
     fn error(function: Function, exact: impl Fn(f64) -> f64, range: (f32, f32), steps: usize) -> f64 {
         let mut worst = 0.0f64;
         for first in (0..steps).step_by(LANES) {
-            let x: [f32; LANES] = std::array::from_fn(|i| {
-                range.0 + (range.1 - range.0) * ((first + i) as f32 / steps as f32)
-            });
+            let x: [f32; LANES] =
+                std::array::from_fn(|i| range.0 + (range.1 - range.0) * ((first + i) as f32 / steps as f32));
             let y = dispatch(Isa::detect(), Apply(function, x));
             if first % (LANES * 64) == 0 {
                 for isa in Isa::all() {

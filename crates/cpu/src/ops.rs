@@ -370,7 +370,9 @@ mod tests {
                 close(&out, clamped, "clamped");
                 keep(&out);
                 gate(isa, Activation::GeGluTanh, &x, &y, &mut out);
-                let gelu = |x: f64| x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3)));
+                let gelu = |x: f64| {
+                    x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3)))
+                };
                 close(&out, |i| gelu(f(&x, i)) * f(&y, i), "geglu");
                 keep(&out);
 

@@ -72,7 +72,9 @@ fn order(program: &Program, fuse: bool, form: impl Fn(usize) -> Form) -> Vec<Ste
                 let reg = op.out().or(op.inputs().next());
                 let of_wanted = reg.is_some_and(|reg| wanted(program, reg));
                 match steps.last_mut() {
-                    Some(Step::Rows { ops, wanted, fill: None }) if fuse && *wanted == of_wanted => ops.push(index),
+                    Some(Step::Rows { ops, wanted, fill: None }) if fuse && *wanted == of_wanted => {
+                        ops.push(index)
+                    }
                     _ => steps.push(Step::Rows { ops: vec![index], wanted: of_wanted, fill: None }),
                 }
             }
@@ -90,13 +92,18 @@ fn alike(ops: &[Op], index: usize, x: Reg, form: &impl Fn(usize) -> Form) -> imp
     let first = form(index);
     let later = ops.iter().enumerate().skip(index + 1);
     let unchanged = later.take_while(move |(_, op)| !matches!(op, Op::Tap { x: tapped, .. } if *tapped == x));
-    unchanged.filter(move |(_, op)| matches!(op, Op::Linear { x: other, .. } if *other == x)).map(|(i, _)| i).filter(move |&i| form(i) == first)
+    unchanged
+        .filter(move |(_, op)| matches!(op, Op::Linear { x: other, .. } if *other == x))
+        .map(|(i, _)| i)
+        .filter(move |&i| form(i) == first)
 }
 
 /// Ends the pass before with the input of linears, or makes a pass for it.
 fn fill(steps: &mut Vec<Step>, fuse: bool, of_wanted: bool, input: (Reg, Form)) {
     match steps.last_mut() {
-        Some(Step::Rows { wanted, fill, .. }) if fuse && fill.is_none() && *wanted == of_wanted => *fill = Some(input),
+        Some(Step::Rows { wanted, fill, .. }) if fuse && fill.is_none() && *wanted == of_wanted => {
+            *fill = Some(input)
+        }
         _ => steps.push(Step::Rows { ops: Vec::new(), wanted: of_wanted, fill: Some(input) }),
     }
 }
@@ -148,7 +155,8 @@ fn place(program: &Program, steps: &[Step]) -> (Vec<Slot>, usize) {
             };
         }
         for reg in regs {
-            let entry = (registers[reg.index()].width, registers[reg.index()].route, slots[reg.index()].buffer);
+            let entry =
+                (registers[reg.index()].width, registers[reg.index()].route, slots[reg.index()].buffer);
             if last[reg.index()] == at && !free.contains(&entry) {
                 free.push(entry);
             }

@@ -34,11 +34,13 @@ impl BatchRows {
             let pairs = table.frequencies.len();
             cos.resize(rows.len() * pairs, 0.0);
             sin.resize(rows.len() * pairs, 0.0);
-            let shared = (crate::registers::Shared::new(&mut cos[..]), crate::registers::Shared::new(&mut sin[..]));
+            let shared =
+                (crate::registers::Shared::new(&mut cos[..]), crate::registers::Shared::new(&mut sin[..]));
             pool.run(rows.len(), 8, &|_, range| {
                 for row in range {
                     // SAFETY: a row is given to one thread.
-                    let (cos, sin) = unsafe { (shared.0.part(row * pairs, pairs), shared.1.part(row * pairs, pairs)) };
+                    let (cos, sin) =
+                        unsafe { (shared.0.part(row * pairs, pairs), shared.1.part(row * pairs, pairs)) };
                     angles(table, rows[row].position, cos, sin);
                 }
             });
@@ -179,15 +181,22 @@ impl Pass<'_> {
                 out.copy_from_slice(&read(*x)[*start..][..width]);
             }
             // SAFETY: see `row`: nobody writes that register in this pass.
-            Op::SelectRows { x, .. } => out.copy_from_slice(unsafe { registers.row(*x, self.rows.wanted[row]) }),
+            Op::SelectRows { x, .. } => {
+                out.copy_from_slice(unsafe { registers.row(*x, self.rows.wanted[row]) })
+            }
             // Steps of their own, or nothing to do.
-            Op::Linear { .. } | Op::Attention { .. } | Op::Route { .. } | Op::Experts { .. } | Op::Tap { .. } => {}
+            Op::Linear { .. }
+            | Op::Attention { .. }
+            | Op::Route { .. }
+            | Op::Experts { .. }
+            | Op::Tap { .. } => {}
         }
     }
 }
 
 fn is_active(tap: Tap, batch: &Batch, outputs: &Outputs<'_>) -> bool {
-    batch.edits.iter().flatten().any(|edit| edit.tap == tap) || outputs.taps.iter().any(|rows| rows.tap == tap)
+    batch.edits.iter().flatten().any(|edit| edit.tap == tap)
+        || outputs.taps.iter().any(|rows| rows.tap == tap)
 }
 
 /// Applies edits and then captures, so that a capture shows what the model goes on with.

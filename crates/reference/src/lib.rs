@@ -21,6 +21,23 @@ use kv::KvPages;
 use ops::Vectors;
 use registers::{Registers, Rows};
 
+/// What an op has written.
+#[derive(Clone, Copy, Debug)]
+pub enum Observed<'a> {
+    /// Rows of activations.
+    Values(&'a [f32]),
+    /// Experts and their weights, k a row.
+    Routes {
+        /// Expert ids.
+        ids: &'a [u32],
+        /// Mixing weights.
+        weights: &'a [f32],
+    },
+}
+
+/// Called after every op that writes a register, with its index in the program.
+pub type Observer<'a> = dyn FnMut(usize, Observed<'_>) + 'a;
+
 /// Runs a program in plain f32.
 pub struct ReferenceExecutor {
     program: Program,
@@ -46,6 +63,7 @@ impl ReferenceExecutor {
         states: &States,
         experts: &'s dyn ExpertSource,
         outputs: &mut Outputs<'_>,
+        observe: &mut Observer<'_>,
     ) -> Result<(), StepError> {
         let rows = Rows::new(batch, &self.program);
         self.registers.begin(&rows, &self.program);
@@ -93,6 +111,14 @@ impl ReferenceExecutor {
                     ops::run(plain, &self.program, &self.weights, &self.vectors, &mut self.registers, &rows)
                 }
             }
+            match op.out() {
+                Some(out) if self.program.register(out).route => {
+                    let routes = self.registers.routes(out);
+                    observe(index, Observed::Routes { ids: &routes.ids, weights: &routes.weights });
+                }
+                Some(out) => observe(index, Observed::Values(self.registers.read(out))),
+                None => {}
+            }
         }
         let logits = self.registers.read(self.program.logits());
         let vocabulary = self.program.vocabulary();
@@ -100,6 +126,28 @@ impl ReferenceExecutor {
             outputs.put_logits(index, row, logits)?;
         }
         Ok(())
+    }
+
+    /// As [`Executor::step`]; `observe` sees what every op writes.
+    pub fn step_observed(
+        &mut self,
+        batch: &Batch,
+        states: &mut States,
+        experts: &dyn ExpertSource,
+        outputs: &mut Outputs<'_>,
+        observe: &mut Observer<'_>,
+    ) -> Result<(), StepError> {
+        batch.check(&self.program, states)?;
+        outputs.check(batch, &self.program)?;
+        states.prepare(batch)?;
+        self.kv.reserve(states);
+        self.kv.copy(&states.take_copies());
+        let result = self.run(batch, states, experts, outputs, observe);
+        match result {
+            Ok(()) => states.commit(batch),
+            Err(_) => states.rollback(batch),
+        }
+        result
     }
 
     /// Applies edits and then captures, so that a capture shows what the model goes on with.
@@ -139,16 +187,6 @@ impl Executor for ReferenceExecutor {
         experts: &dyn ExpertSource,
         outputs: &mut Outputs<'_>,
     ) -> Result<(), StepError> {
-        batch.check(&self.program, states)?;
-        outputs.check(batch, &self.program)?;
-        states.prepare(batch)?;
-        self.kv.reserve(states);
-        self.kv.copy(&states.take_copies());
-        let result = self.run(batch, states, experts, outputs);
-        match result {
-            Ok(()) => states.commit(batch),
-            Err(_) => states.rollback(batch),
-        }
-        result
+        self.step_observed(batch, states, experts, outputs, &mut |_, _| {})
     }
 }

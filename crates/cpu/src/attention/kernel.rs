@@ -66,7 +66,11 @@ pub(crate) struct Weights {
 
 impl Default for Weights {
     fn default() -> Weights {
-        Weights { scores: vec![[0.0; PAGE_POSITIONS]; QUERIES].try_into().unwrap_or_else(|_| unreachable!()), old: [0.0; QUERIES], new: [0.0; QUERIES] }
+        Weights {
+            scores: vec![[0.0; PAGE_POSITIONS]; QUERIES].try_into().unwrap_or_else(|_| unreachable!()),
+            old: [0.0; QUERIES],
+            new: [0.0; QUERIES],
+        }
     }
 }
 
@@ -311,7 +315,14 @@ pub(crate) fn merge<V: Vector>(v: V, later: &Partial, stride: usize, known: &mut
 
 /// Ends a query: its sink, a score without a value, comes last; then values are divided by the sum.
 #[inline(always)]
-pub(crate) fn finish<V: Vector>(v: V, sink: Option<f32>, query: usize, stride: usize, known: &Partial, out: &mut [f32]) {
+pub(crate) fn finish<V: Vector>(
+    v: V,
+    sink: Option<f32>,
+    query: usize,
+    stride: usize,
+    known: &Partial,
+    out: &mut [f32],
+) {
     let mut sum = known.sum[query];
     let mut factor = 1.0;
     if let Some(sink) = sink {

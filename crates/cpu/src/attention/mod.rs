@@ -18,8 +18,8 @@ use crate::registers::{PerThread, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
 use kernel::{Partial, QUERIES, Queries, Weights};
-pub(crate) use kv::{KvPages, page_layouts};
 use kv::{HeadPage, Place, Stored, StoredF16, StoredF32, StoredQ8};
+pub(crate) use kv::{KvPages, page_layouts};
 
 /// Queries that a block aims at: enough to load keys and values once for many.
 const BLOCK_QUERIES: usize = 32;
@@ -135,7 +135,10 @@ impl Attender {
                 let row = &rows[i];
                 let Some(page) = layer.states.page(row.sequence, cache, row.position) else { continue };
                 let place = Place { cache, page, head, slot: row.position as usize % PAGE_POSITIONS };
-                let (k, v) = (&keys[(i * heads + head) * key..][..key], &values[(i * heads + head) * value..][..value]);
+                let (k, v) = (
+                    &keys[(i * heads + head) * key..][..key],
+                    &values[(i * heads + head) * value..][..value],
+                );
                 // SAFETY: one thread has all rows of this head and page, see above and below.
                 unsafe { kv.append(isa, place, k, v) };
             }
@@ -201,7 +204,8 @@ impl Attender {
                 dispatch(isa, Finish { block: &block, partial });
             }
         };
-        let small = self.runs.iter().map(Run::len).sum::<usize>() * seen * attention.heads * head.key < 1 << 15;
+        let small =
+            self.runs.iter().map(Run::len).sum::<usize>() * seen * attention.heads * head.key < 1 << 15;
         pool.run(items, if small { items } else { 1 }, &work);
     }
 
@@ -262,7 +266,9 @@ impl Run {
     /// The rows within the run's `index`-th page.
     fn page_rows(&self, index: usize) -> Range<usize> {
         let start = (self.position / PAGE_POSITIONS + index) * PAGE_POSITIONS;
-        let row = |position: usize| self.rows.0 + position.clamp(self.position, self.position + self.len()) - self.position;
+        let row = |position: usize| {
+            self.rows.0 + position.clamp(self.position, self.position + self.len()) - self.position
+        };
         row(start)..row(start + PAGE_POSITIONS)
     }
 }

@@ -249,14 +249,8 @@ impl Vector for Avx2 {
         let (low, high) = out.split_at_mut(8);
         // SAFETY: see the top of the file.
         unsafe {
-            _mm_storeu_si128(
-                low.as_mut_ptr().cast(),
-                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x.0),
-            );
-            _mm_storeu_si128(
-                high.as_mut_ptr().cast(),
-                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x.1),
-            );
+            _mm_storeu_si128(low.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x.0));
+            _mm_storeu_si128(high.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x.1));
         }
     }
     #[inline(always)]
