@@ -63,8 +63,8 @@ impl Message {
         Message { role: role.into(), content: Some(Value::String(content.into())), ..Self::default() }
     }
 
-    /// The message as templates expect it: arguments parsed, reasoning under the names that templates use.
-    pub(crate) fn for_template(&self) -> Value {
+    /// The message as templates expect it: reasoning under the names that templates use.
+    pub(crate) fn for_template(&self, arguments: Arguments) -> Value {
         let mut map = serde_json::Map::new();
         map.insert("role".into(), self.role.clone().into());
         map.insert("content".into(), self.content.clone().unwrap_or_else(|| "".into()));
@@ -80,22 +80,31 @@ impl Message {
             }
         }
         if !self.tool_calls.is_empty() {
-            let calls = self.tool_calls.iter().map(ToolCall::for_template).collect();
+            let calls = self.tool_calls.iter().map(|call| call.for_template(arguments)).collect();
             map.insert("tool_calls".into(), Value::Array(calls));
         }
         Value::Object(map)
     }
 }
 
+/// How a template is to see the arguments of a call.
+#[derive(Clone, Copy)]
+pub(crate) enum Arguments {
+    /// As an object where they are one: most templates print them with `tojson`, which would quote a text again.
+    Parsed,
+    /// As text.
+    Text,
+}
+
 impl ToolCall {
-    fn for_template(&self) -> Value {
-        // Templates print arguments with tojson, so text would be quoted twice.
-        let arguments = match &self.function.arguments {
-            Value::String(text) => match serde_json::from_str(text) {
+    fn for_template(&self, arguments: Arguments) -> Value {
+        let arguments = match (&self.function.arguments, arguments) {
+            (Value::String(text), Arguments::Parsed) => match serde_json::from_str(text) {
                 Ok(Value::Object(object)) => Value::Object(object),
                 _ => Value::String(text.clone()),
             },
-            other => other.clone(),
+            (Value::String(_), Arguments::Text) | (_, Arguments::Parsed) => self.function.arguments.clone(),
+            (object, Arguments::Text) => Value::String(object.to_string()),
         };
         let mut map = serde_json::Map::new();
         if let Some(id) = &self.id {

@@ -9,12 +9,17 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value as Jinja};
 use serde_json::{Map, Value};
 
-use crate::{Message, TextError};
+use crate::TextError;
+use crate::message::{Arguments, Message};
 
-/// Instructions and data a render may use: each unit is one instruction or 64 bytes.
-const FUEL: u64 = 2_000_000;
+/// Instructions and data a render may use: each unit is one instruction or 64 bytes. Real templates take some hundreds
+/// for each message.
+const FUEL: u64 = 300_000;
+/// Stack of a render, reserved rather than used.
+const STACK: usize = 64 << 20;
+const STACK_PER_FUEL: usize = 256;
 /// A template beyond this is not a chat template.
-const MAX_SOURCE: usize = 4 << 20;
+const MAX_SOURCE: usize = 1 << 20;
 
 /// What a template is given besides the messages.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +74,7 @@ impl ChatTemplate {
         environment.set_formatter(python::format);
         environment.add_filter("tojson", python::tojson);
         environment.add_filter("string", python::string);
+        environment.add_test("iterable", python::is_iterable);
         environment.add_function("raise_exception", raise_exception);
         environment
             .add_template_owned(NAME, without_generation_tags(source))
@@ -91,8 +97,14 @@ impl ChatTemplate {
     /// # Errors
     /// What the template itself raises, a variable that it misses, or more work than a chat can need.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TextError> {
-        let messages = messages.iter().map(Message::for_template).collect();
-        self.render_values(messages, options)
+        let parsed = messages.iter().map(|m| m.for_template(Arguments::Parsed)).collect();
+        let first = self.render_values(parsed, options);
+        if first.is_ok() || messages.iter().all(|m| m.tool_calls.is_empty()) {
+            return first;
+        }
+        // A few templates expect arguments as the API has them, as text.
+        let text = messages.iter().map(|m| m.for_template(Arguments::Text)).collect();
+        self.render_values(text, options).or(first)
     }
 
     /// As [`ChatTemplate::render`], with the messages as the template is to see them.
@@ -108,15 +120,22 @@ impl ChatTemplate {
         context.insert("tools".into(), list(&options.tools));
         context.insert("documents".into(), list(&options.documents));
         context.extend(options.args.clone());
-        let size = size(&context.values().collect::<Vec<_>>());
+        let extra = context.values().map(cost).sum::<u64>();
 
         let mut environment = self.environment.clone();
-        environment.set_fuel(Some(FUEL + size / 2));
+        environment.set_fuel(Some(FUEL + extra));
         let now = options.now.unwrap_or_else(SystemTime::now);
         environment.add_function("strftime_now", move |format: &str| clock::strftime(now, format));
         let context = jinja(&Value::Object(context));
-        let rendered = environment.get_template(NAME).and_then(|t| t.render(context));
-        rendered.map_err(|e| TextError::TemplateRender(describe(&e)))
+        let render = move || {
+            let rendered = environment.get_template(NAME).and_then(|t| t.render(context));
+            rendered.map_err(|e| TextError::TemplateRender(describe(&e)))
+        };
+        // Values that a template nests are dropped by recursion: the stack has to last for all that fuel can nest.
+        let thread =
+            std::thread::Builder::new().stack_size(STACK + STACK_PER_FUEL * extra as usize).spawn(render);
+        let thread = thread.map_err(|e| TextError::TemplateRender(format!("no thread to render in: {e}")))?;
+        thread.join().unwrap_or_else(|_| Err(TextError::TemplateRender("the template engine failed".into())))
     }
 }
 
@@ -163,7 +182,7 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(len) = rest[start..].find("%}") else { break };
+        let Some(len) = rest[start + 2..].find("%}").map(|at| at + 2) else { break };
         let tag = &rest[start + 2..start + len];
         let inner = tag.strip_prefix(['-', '+']).unwrap_or(tag);
         let inner = inner.strip_suffix(['-', '+']).unwrap_or(inner).trim();
@@ -180,15 +199,13 @@ fn without_generation_tags(source: &str) -> String {
     out
 }
 
-/// Roughly the bytes of text in values, so that long conversations have the fuel they need.
-fn size(values: &[&Value]) -> u64 {
-    values
-        .iter()
-        .map(|value| match value {
-            Value::String(s) => s.len() as u64,
-            Value::Array(items) => 64 + size(&items.iter().collect::<Vec<_>>()),
-            Value::Object(map) => 64 + size(&map.values().collect::<Vec<_>>()),
-            _ => 8,
-        })
-        .sum()
+/// The fuel that a value may need on its way through a template: some passes over its text, some hundred instructions
+/// for each message, call or parameter.
+fn cost(value: &Value) -> u64 {
+    match value {
+        Value::String(s) => s.len() as u64 / 4,
+        Value::Array(items) => 500 + items.iter().map(cost).sum::<u64>(),
+        Value::Object(map) => 500 + map.values().map(cost).sum::<u64>(),
+        _ => 8,
+    }
 }

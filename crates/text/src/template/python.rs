@@ -4,7 +4,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
 /// A template can build a value that contains itself many times over: what is written is bounded.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 16 << 20;
 const MAX_DEPTH: usize = 64;
 const MAX_INDENT: usize = 32;
 
@@ -26,6 +26,11 @@ pub(super) fn string(value: Value) -> Result<Value, Error> {
         Some(_) => Ok(value),
         None => Ok(Value::from(text(&value)?)),
     }
+}
+
+/// The `iterable` test: in Python, None is not.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 fn text(value: &Value) -> Result<String, Error> {
@@ -83,7 +88,7 @@ impl Writer {
             return Err(invalid(format!("a value nested more than {MAX_DEPTH} levels deep")));
         }
         if self.out.len() > MAX_BYTES {
-            return Err(Error::new(ErrorKind::OutOfFuel, "a value of more than 64 MiB"));
+            return Err(Error::new(ErrorKind::OutOfFuel, "a value of more than 16 MiB"));
         }
         let json = self.style != Style::Repr;
         match value.kind() {

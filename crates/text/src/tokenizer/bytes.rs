@@ -26,16 +26,6 @@ pub(crate) fn byte_of(c: char) -> Option<u8> {
     }
 }
 
-/// The character that stands for a byte, the inverse of [`byte_of`].
-pub(crate) fn char_of(byte: u8) -> char {
-    match byte {
-        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => byte as char,
-        0x00..=0x20 => char::from_u32(0x100 + byte as u32).unwrap_or(' '),
-        0x7f..=0xa0 => char::from_u32(0x121 + byte as u32 - 0x7f).unwrap_or(' '),
-        0xad => '\u{143}',
-    }
-}
-
 /// The byte of a `<0xHH>` token.
 pub(crate) fn byte_token(piece: &str) -> Option<u8> {
     let hex = piece.strip_prefix("<0x")?.strip_suffix('>')?;
@@ -79,6 +69,16 @@ pub(crate) fn append_bytes(piece: &str, spelling: Spelling, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The inverse of [`byte_of`].
+    fn char_of(byte: u8) -> char {
+        match byte {
+            0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => byte as char,
+            0x00..=0x20 => char::from_u32(0x100 + byte as u32).unwrap_or(' '),
+            0x7f..=0xa0 => char::from_u32(0x121 + byte as u32 - 0x7f).unwrap_or(' '),
+            0xad => '\u{143}',
+        }
+    }
 
     #[test]
     fn every_byte_has_its_own_character() {

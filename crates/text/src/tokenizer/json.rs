@@ -1,19 +1,18 @@
 //! tokenizer.json, read by the `tokenizers` crate.
 
-use serde::Deserialize;
 use serde_json::Value;
 use turbospark_formats::TokenizerFiles;
 
 use super::bytes::Spelling;
 use super::vocabulary::{TokenKind, Vocabulary};
-use super::{Encoder, Tokenizer};
+use super::{Encoder, Tokenizer, merges};
 use crate::TextError;
 
 /// Ids far beyond the number of tokens would make the tables larger than the file.
 const MAX_ID_GAP: usize = 1 << 16;
 
 pub(super) fn read(bytes: &[u8], files: &TokenizerFiles) -> Result<Tokenizer, TextError> {
-    check_merges(bytes)?;
+    merges::check(bytes)?;
     let mut hf =
         tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| TextError::TokenizerJson(e.to_string()))?;
     // A prompt is never cut or padded behind the caller's back.
@@ -112,70 +111,4 @@ fn vocabulary(hf: &tokenizers::Tokenizer, spelling: Spelling) -> Result<Vocabula
         vocabulary.push(piece, kind, spelling);
     }
     Ok(vocabulary)
-}
-
-/// The `tokenizers` crate indexes a buffer as long as the longest token with each merge: refuse longer merges here.
-fn check_merges(bytes: &[u8]) -> Result<(), TextError> {
-    #[derive(Deserialize)]
-    struct File<'a> {
-        #[serde(borrow, default)]
-        model: Model<'a>,
-    }
-    #[derive(Deserialize, Default)]
-    struct Model<'a> {
-        #[serde(default)]
-        vocab: LongestKey,
-        #[serde(borrow, default)]
-        merges: Vec<Merge<'a>>,
-    }
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Merge<'a> {
-        Line(#[serde(borrow)] std::borrow::Cow<'a, str>),
-        Pair(#[serde(borrow)] std::borrow::Cow<'a, str>, #[serde(borrow)] std::borrow::Cow<'a, str>),
-    }
-    let file: File<'_> =
-        serde_json::from_slice(bytes).map_err(|e| TextError::TokenizerJson(e.to_string()))?;
-    for (rank, merge) in file.model.merges.iter().enumerate() {
-        let len = match merge {
-            Merge::Line(line) => line.len().saturating_sub(1),
-            Merge::Pair(a, b) => a.len() + b.len(),
-        };
-        if len > file.model.vocab.0 {
-            let problem =
-                format!("merge {rank} makes a token of {len} bytes that the vocabulary does not have");
-            return Err(TextError::vocabulary("tokenizer.json model.merges", problem));
-        }
-    }
-    Ok(())
-}
-
-/// Length in bytes of the longest key of a map; other shapes (Unigram's list) count as zero.
-#[derive(Default)]
-struct LongestKey(usize);
-
-impl<'de> Deserialize<'de> for LongestKey {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = LongestKey;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a vocabulary")
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<LongestKey, A::Error> {
-                let mut longest = 0;
-                while let Some((key, _)) =
-                    map.next_entry::<std::borrow::Cow<'de, str>, serde::de::IgnoredAny>()?
-                {
-                    longest = longest.max(key.len());
-                }
-                Ok(LongestKey(longest))
-            }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<LongestKey, A::Error> {
-                while seq.next_element::<serde::de::IgnoredAny>()?.is_some() {}
-                Ok(LongestKey(0))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
 }

@@ -4,6 +4,7 @@ mod bpe;
 mod bytes;
 mod gguf;
 mod json;
+mod merges;
 mod pretokenizer;
 mod spm;
 mod vocabulary;

@@ -76,7 +76,7 @@ const NAMES: &[(&[&str], PreTokenizer)] = &[
         &["deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2", "solar-open", "kormo"],
         plain(&[QWEN2]),
     ),
-    (&["qwen35"], PreTokenizer { nfc: true, ..plain(&[QWEN35]) }),
+    (&["qwen35"], plain(&[QWEN35])),
     (&["gpt-4o", "llama4", "kanana2", "minimax-m2"], plain(&[GPT4O])),
     (&["tekken"], PreTokenizer { splits: &[TEKKEN], ignore_merges: true, nfc: false, add_bos: true }),
     (
