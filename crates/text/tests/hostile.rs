@@ -42,7 +42,7 @@ fn bad_vocabularies_are_named() {
     };
     assert!(Tokenizer::from_gguf(&pairs("gpt2", &[tokens.clone(), merges.clone(), pre.clone()])).is_ok());
     assert_eq!(error(&GgufMetadata::default()), TextError::NoTokenizer.to_string());
-    assert!(error(&pairs("bert", &[tokens.clone()])).contains("`bert` is not supported"));
+    assert!(error(&pairs("bert", std::slice::from_ref(&tokens))).contains("`bert` is not supported"));
     assert!(
         with(&[("pre", text("no-such"))])
             .contains("tokenizer.ggml.pre `no-such` is not supported; supported: default")
@@ -69,7 +69,7 @@ fn bad_vocabularies_are_named() {
     let spm = |scores: GgufValue| error(&pairs("llama", &[tokens.clone(), ("scores", scores)]));
     assert!(spm(GgufValue::Array(vec![GgufValue::Float(0.0)])).contains("scores: 1 entries for 3 tokens"));
     assert!(spm(GgufValue::Array(vec![GgufValue::Float(f64::NAN); 3])).contains("score NaN of token 0"));
-    assert!(error(&pairs("llama", &[tokens.clone()])).contains("scores: missing"));
+    assert!(error(&pairs("llama", std::slice::from_ref(&tokens))).contains("scores: missing"));
 }
 
 fn json_error(json: &str) -> String {

@@ -122,14 +122,18 @@ impl Writer {
     }
 
     fn sequence(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        self.out.push('[');
+        let tuple = self.style == Style::Repr && value.is_tuple();
+        self.out.push(if tuple { '(' } else { '[' });
         let mut any = false;
         for item in value.try_iter()? {
             self.between(any, depth + 1);
             any = true;
             self.write(&item, depth + 1)?;
         }
-        self.close(any, depth, ']');
+        if tuple && value.len() == Some(1) {
+            self.out.push(',');
+        }
+        self.close(any, depth, if tuple { ')' } else { ']' });
         Ok(())
     }
 

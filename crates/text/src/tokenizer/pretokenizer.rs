@@ -104,3 +104,44 @@ impl PreTokenizer {
         all.join(", ")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+    use tokenizers::{
+        OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _, SplitDelimiterBehavior,
+    };
+
+    use super::*;
+
+    fn words(pre: &PreTokenizer, text: &str) -> Vec<String> {
+        let mut pieces = PreTokenizedString::from(text);
+        for pattern in pre.splits {
+            let pattern = SplitPattern::Regex((*pattern).to_owned());
+            let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).expect("a pattern");
+            split.pre_tokenize(&mut pieces).expect("splits");
+        }
+        let words = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        words.into_iter().map(|(word, _, _)| word.to_owned()).collect()
+    }
+
+    /// The words of the real models' tokenizer.json files, cut by the Python package.
+    #[test]
+    fn words_equal_the_python_package() {
+        let data: serde_json::Value =
+            serde_json::from_str(include_str!("../../tests/data/splits.json")).expect("JSON");
+        for (name, expected) in data["words"].as_object().expect("words") {
+            let pre = PreTokenizer::named(name).expect(name);
+            let expected: Vec<String> = serde_json::from_value(expected.clone()).expect("words");
+            assert_eq!(words(&pre, data["text"].as_str().expect("text")), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_pattern_compiles_and_keeps_all_text() {
+        let text = "Hello, I'll pay 12345\u{a0}€\n\n  for 中文 \u{301}x!!  ";
+        for (names, pre) in NAMES {
+            assert_eq!(words(pre, text).concat(), text, "{names:?}");
+        }
+    }
+}
