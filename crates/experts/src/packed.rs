@@ -1,7 +1,7 @@
 //! Experts packed for an executor when the model is opened, all of them in memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use turbospark_formats::Checkpoint;
 use turbospark_program::{
@@ -9,15 +9,17 @@ use turbospark_program::{
 };
 
 use crate::memory::{Block, LINE};
+use crate::policy::ExpertKey;
+use crate::reader::{Files, Loader, ReaderKind};
 use crate::resident::Ready;
 use crate::table::ExpertTable;
 
 /// Every expert in the layout that an executor's kernels read.
 ///
-/// Packing uses all cores and lets go of the mapped file as it goes, so that memory never holds much more than
-/// the packed experts.
+/// Reading and packing use all cores, each with one raw expert at a time, and touch no mapping, so that memory holds
+/// little more than the packed experts.
 pub struct PackedExperts {
-    table: ExpertTable,
+    table: Arc<ExpertTable>,
     packing: &'static str,
     /// For each layer, its experts.
     blocks: Vec<Vec<Arc<Block>>>,
@@ -35,53 +37,48 @@ impl PackedExperts {
         PackedExperts::new(ExpertTable::find(program, checkpoint)?, packer, progress)
     }
 
-    /// Packs the experts of a table.
+    /// Packs the experts of a table, read past the page cache: filling that costs more time than the disk does, and
+    /// memory twice.
     pub fn new(
         table: ExpertTable,
         packer: &dyn ExpertPacker,
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<PackedExperts, ExpertError> {
+        PackedExperts::with_reader(table, packer, ReaderKind::Direct, progress)
+    }
+
+    /// Packs the experts of a table, read as `reader` says. A disk that is slow and a model that is opened often may
+    /// want the page cache.
+    pub fn with_reader(
+        table: ExpertTable,
+        packer: &dyn ExpertPacker,
+        reader: ReaderKind,
+        progress: &(dyn Fn(usize) + Sync),
+    ) -> Result<PackedExperts, ExpertError> {
         let keys = || {
             let layers = table.layers().iter().enumerate();
-            layers.flat_map(|(index, layer)| (0..layer.experts()).map(move |expert| (index, expert)))
+            layers
+                .flat_map(|(index, layer)| (0..layer.experts() as u32).map(move |e| ExpertKey::new(index, e)))
         };
         let sizes: Vec<usize> = table.layers().iter().map(|layer| packer.bytes(layer.layout())).collect();
-        let blocks = Block::many(keys().map(|(layer, _)| sizes[layer]), LINE)
-            .map_err(|error| ExpertError::Memory { bytes: sizes.iter().sum(), error })?;
+        let sizes = keys().map(|key| sizes[key.layer as usize]);
+        let blocks = Block::many(sizes.clone(), LINE)
+            .map_err(|error| ExpertError::Memory { bytes: sizes.sum(), error })?;
+        let work: Vec<(ExpertKey, Block)> = keys().zip(blocks).collect();
 
-        let work = Mutex::new(keys().zip(blocks));
-        let done: Mutex<Vec<((usize, usize), Block)>> = Mutex::new(Vec::new());
-        let failed = Mutex::new(None);
-        let bytes = AtomicUsize::new(0);
-        let worker = || {
-            loop {
-                let next = work.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some(((layer, expert), mut block)) = next else { break };
-                if let Err(error) = pack(&table, layer, expert, packer, block.bytes_mut()) {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                    break;
-                }
-                done.lock().unwrap_or_else(PoisonError::into_inner).push(((layer, expert), block));
-                let raw = table.layers()[layer].layout().bytes();
-                progress(bytes.fetch_add(raw, Ordering::Relaxed) + raw);
-            }
-        };
+        let files = Arc::new(Files::open(&table, reader != ReaderKind::Buffered)?);
+        let table = Arc::new(table);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(worker);
-            }
-            worker();
-        });
-        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(error);
+        let mut loaders = Vec::with_capacity(threads);
+        for _ in 0..threads {
+            let (table, files) = (table.clone(), files.clone());
+            let reader = reader.make(&[])?;
+            loaders.push(Loader { table, files, reader, staging: None });
         }
-        drop(work);
-        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.sort_unstable_by_key(|&(key, _)| key);
+        let done = fill(work, loaders, packer, progress)?;
         let mut blocks: Vec<Vec<Arc<Block>>> = vec![Vec::new(); table.layers().len()];
-        for ((layer, _), block) in done {
-            blocks[layer].push(Arc::new(block));
+        for (key, block) in done {
+            blocks[key.layer as usize].push(Arc::new(block));
         }
         Ok(PackedExperts { table, packing: packer.id(), blocks })
     }
@@ -92,22 +89,43 @@ impl PackedExperts {
     }
 }
 
-fn pack(
-    table: &ExpertTable,
-    layer: usize,
-    expert: usize,
+/// Loads every expert, in a thread for each loader; sorted by key.
+fn fill(
+    work: Vec<(ExpertKey, Block)>,
+    loaders: Vec<Loader>,
     packer: &dyn ExpertPacker,
-    out: &mut [u8],
-) -> Result<(), ExpertError> {
-    let layer = &table.layers()[layer];
-    let slices = layer.slices(expert);
-    let raw = slices.iter().map(|slice| &slice[..]).collect::<Vec<_>>();
-    let raw = layer.layout().matrices(&raw).ok_or(ExpertError::Layout { expert: expert as u32 })?;
-    packer.pack(&raw, out);
-    for slice in slices {
-        slice.source().release(slice.offset()..slice.offset() + slice.len());
+    progress: &(dyn Fn(usize) + Sync),
+) -> Result<Vec<(ExpertKey, Block)>, ExpertError> {
+    let work = Mutex::new(work.into_iter());
+    let done = Mutex::new(Vec::new());
+    let failed = Mutex::new(None);
+    let bytes = AtomicUsize::new(0);
+    let worker = |mut loader: Loader| {
+        while lock(&failed).is_none() {
+            let Some((key, mut block)) = lock(&work).next() else { break };
+            match loader.load(key, Some(packer), &mut block) {
+                Ok(_) => lock(&done).push((key, block)),
+                Err(failure) => *lock(&failed) = Some(failure.error()),
+            }
+            let raw = loader.table.layers()[key.layer as usize].layout().bytes();
+            progress(bytes.fetch_add(raw, Ordering::Relaxed) + raw);
+        }
+    };
+    std::thread::scope(|scope| {
+        for loader in loaders {
+            scope.spawn(|| worker(loader));
+        }
+    });
+    if let Some(error) = lock(&failed).take() {
+        return Err(error);
     }
-    Ok(())
+    let mut done = std::mem::take(&mut *lock(&done));
+    done.sort_unstable_by_key(|&(key, _)| key);
+    Ok(done)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ExpertSource for PackedExperts {
@@ -150,12 +168,17 @@ mod tests {
     fn every_expert_is_packed_once_and_aligned() {
         let directory = tempfile::tempdir().unwrap();
         let toy = Toy { intermediate: vec![12, 20], ..Toy::new(2, 16) };
-        for table in [toy.in_memory(), toy.on_disk(&directory.path().join("toy"))] {
+        let on_disk = |name| toy.on_disk(&directory.path().join(name));
+        for (table, reader) in [
+            (toy.in_memory(), ReaderKind::Buffered),
+            (on_disk("a"), ReaderKind::Buffered),
+            (on_disk("b"), ReaderKind::Auto),
+        ] {
             let seen = AtomicUsize::new(0);
             let largest = |bytes| {
                 seen.fetch_max(bytes, Ordering::Relaxed);
             };
-            let source = PackedExperts::new(table.clone(), &Join, &largest).unwrap();
+            let source = PackedExperts::with_reader(table.clone(), &Join, reader, &largest).unwrap();
             assert_eq!(seen.into_inner(), table.bytes());
             assert_eq!(source.packing(), Some("join"));
             assert_eq!(source.bytes(), table.bytes() + 2 * 16);
@@ -167,5 +190,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("toy");
+        let table = Toy::new(2, 16).on_disk(&path);
+        // Cut behind the first page, which opening looks at: the length gives it away.
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(9000).unwrap();
+        let error = PackedExperts::new(table, &Join, &|_| {}).err().unwrap().to_string();
+        assert!(error.contains("was replaced"), "{error}");
     }
 }

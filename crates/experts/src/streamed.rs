@@ -16,7 +16,7 @@ use crate::options::{Prefetch, StreamOptions};
 use crate::policy::{ExpertKey, Shape};
 use crate::pool::residency::Residency;
 use crate::pool::{Failure, Held, Next, PoolSizes, Prefetching, State, Statistics, Work};
-use crate::reader::{Files, Loader, Positioned, Reader, ReaderKind};
+use crate::reader::{Files, Loader, Reader, ReaderKind};
 use crate::table::ExpertTable;
 
 /// Routed experts read from disk as they are wanted, within a budget of memory.
@@ -71,22 +71,7 @@ impl StreamedExperts {
             ReaderKind::Auto => crate::reader::fastest(&files, &table, options.workers.max(1)),
             kind => kind,
         };
-        StreamedExperts::with_readers(table, packer, options, kind, files, |memory| match kind {
-            #[cfg(target_os = "linux")]
-            ReaderKind::Uring => {
-                let uring = crate::reader::Uring::with_memory(memory.iter());
-                Ok(Box::new(uring.map_err(|error| ExpertError::Open { path: "io_uring".into(), error })?))
-            }
-            #[cfg(not(target_os = "linux"))]
-            ReaderKind::Uring => Err(ExpertError::Open {
-                path: "io_uring".into(),
-                error: std::io::Error::new(
-                    std::io::ErrorKind::Unsupported,
-                    "only Linux has it; choose the reader direct or auto",
-                ),
-            }),
-            _ => Ok(Box::new(Positioned)),
-        })
+        StreamedExperts::with_readers(table, packer, options, kind, files, |memory| kind.make(memory))
     }
 
     /// Streams with readers that `make` builds, one for each thread; it is given the memory that reads go to.
@@ -116,8 +101,8 @@ impl StreamedExperts {
             };
             let reader = make(if packer.is_some() { &staging } else { &blocks })?;
             let staging = staging.into_iter().next();
-            let (table, files, packer) = (table.clone(), files.clone(), packer.clone());
-            loaders.push(Loader { table, files, reader, packer, staging });
+            let (table, files) = (table.clone(), files.clone());
+            loaders.push(Loader { table, files, reader, staging });
         }
 
         let shape = Shape { experts: table.layers().iter().map(|layer| layer.experts()).collect() };
@@ -137,15 +122,15 @@ impl StreamedExperts {
         let mut source = StreamedExperts {
             table,
             sizes,
-            packing: packer.map(|packer| packer.id()),
+            packing: packer.as_ref().map(|packer| packer.id()),
             reader: kind,
             shared: shared.clone(),
             threads: Vec::new(),
         };
         for loader in loaders {
-            let shared = shared.clone();
+            let (shared, packer) = (shared.clone(), packer.clone());
             let thread = std::thread::Builder::new().name("experts".to_owned());
-            let thread = thread.spawn(move || run(&shared, loader));
+            let thread = thread.spawn(move || run(&shared, loader, packer.as_deref()));
             let error = |error| ExpertError::Open { path: "a reading thread".into(), error };
             source.threads.push(thread.map_err(error)?);
         }
@@ -292,7 +277,7 @@ impl Drop for Leased {
 }
 
 /// A reading thread.
-fn run(shared: &Shared, mut loader: Loader) {
+fn run(shared: &Shared, mut loader: Loader, packer: Option<&dyn ExpertPacker>) {
     let mut state = shared.lock();
     loop {
         if state.closed {
@@ -308,7 +293,7 @@ fn run(shared: &Shared, mut loader: Loader) {
         };
         drop(state);
         // A packer that panics must not leave the slot's memory lost and the request's holder waiting.
-        let loaded = catch_unwind(AssertUnwindSafe(|| loader.load(key, &mut block)));
+        let loaded = catch_unwind(AssertUnwindSafe(|| loader.load(key, packer, &mut block)));
         let loaded = loaded.unwrap_or_else(|_| Err(panicked(&loader.table, key)));
         state = shared.lock();
         let result = match loaded {

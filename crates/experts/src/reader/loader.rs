@@ -20,7 +20,6 @@ pub(crate) struct Loader {
     pub table: Arc<ExpertTable>,
     pub files: Arc<Files>,
     pub reader: Box<dyn Reader>,
-    pub packer: Option<Arc<dyn ExpertPacker>>,
     /// Where raw experts wait to be packed.
     pub staging: Option<Block>,
 }
@@ -35,7 +34,12 @@ pub(crate) struct Loaded {
 
 impl Loader {
     /// Reads an expert into `slot`, packed if there is a packer.
-    pub fn load(&mut self, key: ExpertKey, slot: &mut Block) -> Result<Loaded, Failure> {
+    pub fn load(
+        &mut self,
+        key: ExpertKey,
+        packer: Option<&dyn ExpertPacker>,
+        slot: &mut Block,
+    ) -> Result<Loaded, Failure> {
         let layer = &self.table.layers()[key.layer as usize];
         let failure = |(path, error): (PathBuf, io::Error)| Failure {
             layer: layer.layer(),
@@ -45,22 +49,17 @@ impl Loader {
             reason: error.to_string(),
         };
         let started = Instant::now();
-        let Some(packer) = &self.packer else {
+        let Some(packer) = packer else {
             let slices = read(&self.table, &self.files, self.reader.as_mut(), key, slot).map_err(failure)?;
             return Ok(Loaded { slices, reading: started.elapsed(), packing: Duration::ZERO });
         };
-        let mut none = Vec::new();
+        let memory = |error| failure((PathBuf::from("memory"), error));
         let staging = match &mut self.staging {
-            Some(staging) => staging,
-            None => {
-                none = Block::many([raw_bytes(layer)].into_iter(), PAGE)
-                    .map_err(|error| failure((PathBuf::from("memory"), error)))?;
-                match none.first_mut() {
-                    Some(block) => block,
-                    None => {
-                        return Err(failure((PathBuf::from("memory"), io::ErrorKind::OutOfMemory.into())));
-                    }
-                }
+            Some(staging) if staging.bytes().len() >= raw_bytes(layer) => staging,
+            staging => {
+                let made = Block::many(std::iter::once(raw_bytes(layer)), PAGE).map_err(memory)?;
+                let made = made.into_iter().next().ok_or(io::ErrorKind::OutOfMemory);
+                staging.insert(made.map_err(|kind| memory(kind.into()))?)
             }
         };
         let ranges = read(&self.table, &self.files, self.reader.as_mut(), key, staging).map_err(failure)?;
@@ -74,7 +73,6 @@ impl Loader {
         let raw = layer.layout().matrices(&raw).ok_or_else(misfit).map_err(failure)?;
         let out = slot.bytes_mut().get_mut(..bytes).ok_or_else(misfit).map_err(failure)?;
         packer.pack(&raw, out);
-        drop(none);
         let packing = started.elapsed() - reading;
         Ok(Loaded { slices: std::iter::once(0..bytes).collect(), reading, packing })
     }

@@ -20,7 +20,9 @@ pub(crate) use files::Files;
 pub(crate) use loader::Loader;
 pub(crate) use measure::fastest;
 
-use crate::memory::PAGE;
+use turbospark_program::ExpertError;
+
+use crate::memory::{Block, PAGE};
 
 /// A range of a file on its way into memory.
 ///
@@ -110,6 +112,23 @@ impl ReaderKind {
             ReaderKind::Direct => "direct",
             ReaderKind::Buffered => "buffered",
         }
+    }
+
+    /// A reader of this kind that reads into the blocks of `memory`, and into any other. Whether it passes by the
+    /// page cache was decided when the files were opened; left open, it is the plain one.
+    pub(crate) fn make(self, memory: &[Block]) -> Result<Box<dyn Reader>, ExpertError> {
+        if self != ReaderKind::Uring {
+            return Ok(Box::new(Positioned));
+        }
+        #[cfg(target_os = "linux")]
+        let made = Uring::with_memory(memory.iter()).map(|uring| Box::new(uring) as Box<dyn Reader>);
+        #[cfg(not(target_os = "linux"))]
+        let made = {
+            let _ = memory;
+            let reason = "only Linux has it; choose the reader direct or auto";
+            Err(io::Error::new(io::ErrorKind::Unsupported, reason))
+        };
+        made.map_err(|error| ExpertError::Open { path: "io_uring".into(), error })
     }
 }
 

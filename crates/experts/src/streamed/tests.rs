@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::policy::PolicyKind;
 use crate::random::Random;
-use crate::reader::{Piece, ReadError};
+use crate::reader::{Piece, Positioned, ReadError};
 use crate::toy::{Join, Toy, is_right};
 
 /// Fails, reads less than asked for, and dawdles, as a seeded schedule says.
