@@ -1,6 +1,7 @@
 //! `turbospark eval`: what a model computes, as numbers.
 
 mod logits;
+mod perplexity;
 
 use clap::Subcommand;
 
@@ -10,12 +11,14 @@ use crate::error::CliError;
 #[derive(Subcommand)]
 pub enum Eval {
     Logits(logits::LogitsArgs),
+    Perplexity(perplexity::PerplexityArgs),
 }
 
 impl Eval {
     pub fn execute(&self) -> Result<(), CliError> {
         match self {
             Eval::Logits(args) => args.execute(),
+            Eval::Perplexity(args) => args.execute(),
         }
     }
 }

@@ -9,6 +9,7 @@ mod run;
 mod sampling;
 mod show;
 mod terminal;
+mod tokenize;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ enum Command {
     Run(run::Run),
     Chat(chat::ChatArgs),
     Show(show::Show),
+    Tokenize(tokenize::Tokenize),
     #[command(subcommand)]
     Eval(eval::Eval),
 }
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.execute(),
         Command::Chat(chat) => chat.execute(),
         Command::Show(show) => show.execute(),
+        Command::Tokenize(tokenize) => tokenize.execute(),
         Command::Eval(eval) => eval.execute(),
     };
     match result {
