@@ -107,7 +107,7 @@ fn options() -> impl Strategy<Value = SamplingOptions> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Thousands of draws come from the set and the distribution of the plain version.
     #[test]

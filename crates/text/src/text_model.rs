@@ -17,33 +17,47 @@ const PROMPT_END: usize = 512;
 pub struct TextModel {
     /// The tokenizer.
     pub tokenizer: Tokenizer,
-    /// The chat template, if the checkpoint has one.
+    /// The chat template, if the checkpoint has one that can be compiled.
     pub template: Option<ChatTemplate>,
+    /// Another template for conversations with tools, which a few checkpoints have.
+    pub tool_template: Option<ChatTemplate>,
     /// Tokens that end an answer, ascending.
     pub stop_ids: Vec<u32>,
     /// How answers are structured.
     pub dialect: Dialect,
+    /// Why a template that is there cannot be compiled.
+    broken_template: Option<String>,
 }
 
 impl TextModel {
     /// Reads the text side of a checkpoint.
     ///
     /// # Errors
-    /// A tokenizer or template that is missing a part, hostile or not supported. A missing template is no error until
-    /// it is needed.
+    /// A tokenizer that is missing, hostile or not supported. A template that is missing or broken is no error until it
+    /// is needed: raw prompts work without.
     pub fn open(checkpoint: &Checkpoint) -> Result<Self, TextError> {
         let tokenizer = Tokenizer::open(checkpoint)?;
         let stop_ids = stop_ids(checkpoint, &tokenizer)?;
-        let mut template =
-            template_source(checkpoint)?.map(|source| ChatTemplate::new(&source)).transpose()?;
-        if let Some(template) = &mut template {
+        let mut broken_template = None;
+        let mut compile = |name: &str| -> Result<Option<ChatTemplate>, TextError> {
+            let Some(source) = template_source(checkpoint, name)? else { return Ok(None) };
+            let mut template = match ChatTemplate::new(&source) {
+                Ok(template) => template,
+                Err(TextError::TemplateSyntax(problem)) => {
+                    broken_template.get_or_insert(problem);
+                    return Ok(None);
+                }
+                Err(other) => return Err(other),
+            };
             match &checkpoint.metadata {
-                Metadata::Config { .. } => tokens_from_files(template, &checkpoint.tokenizer),
-                Metadata::Gguf(metadata) => tokens_from_gguf(template, metadata, &tokenizer)?,
+                Metadata::Config { .. } => tokens_from_files(&mut template, &checkpoint.tokenizer),
+                Metadata::Gguf(metadata) => tokens_from_gguf(&mut template, metadata, &tokenizer)?,
             }
-        }
+            Ok(Some(template))
+        };
+        let (template, tool_template) = (compile("default")?, compile("tool_use")?);
         let dialect = Dialect::detect(template.as_ref().map(ChatTemplate::source), &tokenizer);
-        Ok(TextModel { tokenizer, template, stop_ids, dialect })
+        Ok(TextModel { tokenizer, template, tool_template, stop_ids, dialect, broken_template })
     }
 
     /// The prompt for a conversation, as text.
@@ -51,7 +65,12 @@ impl TextModel {
     /// # Errors
     /// No template, or what the template refuses.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TextError> {
-        self.template.as_ref().ok_or(TextError::NoTemplate)?.render(messages, options)
+        let for_tools = self.tool_template.as_ref().filter(|_| !options.tools.is_empty());
+        match (for_tools.or(self.template.as_ref()), &self.broken_template) {
+            (Some(template), _) => template.render(messages, options),
+            (None, Some(problem)) => Err(TextError::TemplateSyntax(problem.clone())),
+            (None, None) => Err(TextError::NoTemplate),
+        }
     }
 
     /// The prompt for a conversation, as ids. The template's special tokens are parsed; a beginning-of-text token is
@@ -90,26 +109,30 @@ impl TextModel {
     }
 }
 
-/// The template's text: chat_template.jinja first, then tokenizer_config.json (one template, or a list with names).
-fn template_source(checkpoint: &Checkpoint) -> Result<Option<String>, TextError> {
-    match &checkpoint.metadata {
-        Metadata::Gguf(metadata) => Ok(metadata.string("tokenizer.chat_template")?.map(str::to_owned)),
-        Metadata::Config { .. } => {
-            if let Some(source) = &checkpoint.tokenizer.chat_template {
-                return Ok(Some(source.clone()));
-            }
-            let config = checkpoint.tokenizer.config.as_ref();
-            Ok(config.and_then(|c| c.get("chat_template")).and_then(|value| match value {
-                Value::String(source) => Some(source.clone()),
-                Value::Array(named) => {
-                    let is = |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some("default");
-                    let entry = named.iter().find(is).or_else(|| named.first())?;
-                    Some(entry.get("template")?.as_str()?.to_owned())
-                }
-                _ => None,
-            }))
-        }
+/// The text of the template `default` or of another by name: chat_template.jinja first, then tokenizer_config.json (one
+/// template, or a list with names).
+fn template_source(checkpoint: &Checkpoint, name: &str) -> Result<Option<String>, TextError> {
+    let default = name == "default";
+    if let Metadata::Gguf(metadata) = &checkpoint.metadata {
+        let key = if default {
+            "tokenizer.chat_template".into()
+        } else {
+            format!("tokenizer.chat_template.{name}")
+        };
+        return Ok(metadata.string(&key)?.map(str::to_owned));
     }
+    if let Some(source) = &checkpoint.tokenizer.chat_template {
+        return Ok(default.then(|| source.clone()));
+    }
+    let value = checkpoint.tokenizer.config.as_ref().and_then(|c| c.get("chat_template"));
+    Ok(value.and_then(|value| match value {
+        Value::String(source) => default.then(|| source.clone()),
+        Value::Array(named) => {
+            let entry = named.iter().find(|entry| entry.get("name").and_then(Value::as_str) == Some(name))?;
+            Some(entry.get("template")?.as_str()?.to_owned())
+        }
+        _ => None,
+    }))
 }
 
 fn tokens_from_files(template: &mut ChatTemplate, files: &TokenizerFiles) {

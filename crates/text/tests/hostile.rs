@@ -129,6 +129,11 @@ fn templates_cannot_run_away() {
         "{% set ns = namespace(x='xxxxxxxxxxxxxxxx') %}{% for i in range(64) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
         "{% set ns = namespace(x='x') %}{% for i in range(64) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
         "{{ 'x' * 10000000000 }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(64) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(90) %}{% set z = ns.x + ns.y %}{% set ns.x = ns.y %}{% set ns.y = z %}{% endfor %}",
+        "{% set x = [1] * 1000000000 %}{% set x = x + [1] %}",
+        "{% set ns = namespace(x=range(60000)) %}{% for i in range(100000) %}{% set ns.x = ns.x + [] %}{% endfor %}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(64) %}{% set ns.x = ns.x | chain(ns.x) %}{% endfor %}",
         "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
@@ -150,6 +155,20 @@ fn templates_cannot_run_away() {
     assert!(matches!(ChatTemplate::new("{{ a"), Err(TextError::TemplateSyntax(_))));
 }
 
+/// The bounds leave room for the longest conversations.
+#[test]
+fn a_long_conversation_renders() {
+    let role = |i| if i % 2 == 0 { "user" } else { "assistant" };
+    let messages: Vec<Message> = (0..4000).map(|i| Message::new(role(i), "word ".repeat(200))).collect();
+    let source = "{% set ns = namespace(kept=[]) %}{% for m in messages %}\
+        {% if m.content is string and m.content | trim | length > 0 %}{% set ns.kept = ns.kept + [m] %}{% endif %}{% endfor %}\
+        {% for m in ns.kept %}{% set content = m.content.strip().split('</think>')[-1].lstrip('\\n') %}\
+        {{ '<|im_start|>' + m.role + '\\n' + content + '<|im_end|>' }}{% endfor %}";
+    let rendered =
+        ChatTemplate::new(source).and_then(|t| t.render(&messages, &RenderOptions::prompt())).unwrap();
+    assert!(rendered.len() > 4_000_000);
+}
+
 #[test]
 fn deep_nesting_is_an_error() {
     let _ = render(
@@ -167,6 +186,8 @@ fn deep_nesting_is_an_error() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     /// Whatever stands in the file, opening it ends.
     #[test]
     fn any_vocabulary_ends_in_a_tokenizer_or_an_error(

@@ -81,47 +81,46 @@ impl Dialect {
 
     /// A parser for the answer to a prompt whose end, with special tokens spelt out, is `prompt_end`.
     pub fn parser(self, prompt_end: &str) -> Parser {
-        match self {
-            Dialect::Plain => Parser::Plain(plain::Parser),
-            Dialect::Harmony => Parser::Harmony(harmony::Parser::after(prompt_end)),
-            Dialect::Think => Parser::Think(think::Parser::after(&think::ANGLE, prompt_end)),
-            Dialect::BracketThink => Parser::Think(think::Parser::after(&think::BRACKET, prompt_end)),
-            Dialect::Gemma4 => Parser::Gemma4(gemma4::Parser::after(prompt_end)),
-        }
+        Parser(match self {
+            Dialect::Plain => State::Plain(plain::Parser),
+            Dialect::Harmony => State::Harmony(harmony::Parser::after(prompt_end)),
+            Dialect::Think => State::Think(think::Parser::after(&think::ANGLE, prompt_end)),
+            Dialect::BracketThink => State::Think(think::Parser::after(&think::BRACKET, prompt_end)),
+            Dialect::Gemma4 => State::Gemma4(gemma4::Parser::after(prompt_end)),
+        })
     }
 }
 
 /// The state of one answer.
 #[derive(Clone, Debug)]
-pub enum Parser {
-    #[doc(hidden)]
+pub struct Parser(State);
+
+#[derive(Clone, Debug)]
+enum State {
     Plain(plain::Parser),
-    #[doc(hidden)]
     Harmony(harmony::Parser),
-    #[doc(hidden)]
     Think(think::Parser),
-    #[doc(hidden)]
     Gemma4(gemma4::Parser),
 }
 
 impl Parser {
     /// Takes the next piece.
     pub fn push(&mut self, piece: Piece<'_>, out: &mut Vec<Event>) {
-        match self {
-            Parser::Plain(p) => p.push(piece, out),
-            Parser::Harmony(p) => p.push(piece, out),
-            Parser::Think(p) => p.push(piece, out),
-            Parser::Gemma4(p) => p.push(piece, out),
+        match &mut self.0 {
+            State::Plain(p) => p.push(piece, out),
+            State::Harmony(p) => p.push(piece, out),
+            State::Think(p) => p.push(piece, out),
+            State::Gemma4(p) => p.push(piece, out),
         }
     }
 
     /// Yields what was held back when the answer ends.
     pub fn finish(&mut self, out: &mut Vec<Event>) {
-        match self {
-            Parser::Plain(_) => {}
-            Parser::Harmony(p) => p.finish(out),
-            Parser::Think(p) => p.finish(out),
-            Parser::Gemma4(p) => p.finish(out),
+        match &mut self.0 {
+            State::Plain(_) => {}
+            State::Harmony(p) => p.finish(out),
+            State::Think(p) => p.finish(out),
+            State::Gemma4(p) => p.finish(out),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Chat templates: Jinja as transformers runs it.
 
 mod clock;
+mod guard;
 mod python;
 
 use std::time::SystemTime;
@@ -75,9 +76,10 @@ impl ChatTemplate {
         environment.add_filter("tojson", python::tojson);
         environment.add_filter("string", python::string);
         environment.add_test("iterable", python::is_iterable);
+        guard::install(&mut environment);
         environment.add_function("raise_exception", raise_exception);
         environment
-            .add_template_owned(NAME, without_generation_tags(source))
+            .add_template_owned(NAME, guard::guarded(&without_generation_tags(source)))
             .map_err(|e| TextError::TemplateSyntax(describe(&e)))?;
         Ok(ChatTemplate { environment, source: source.to_owned(), tokens: Map::new() })
     }
