@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use turbospark_engine::{ExecutorKind, Model, OpenOptions};
+use turbospark_engine::{CpuOptions, ExecutorKind, Isa, KvFormat, Model, OpenOptions};
 use turbospark_families::{FamilyOptions, YarnRounding};
 
 use crate::error::CliError;
@@ -18,8 +18,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub prefill_chunk: usize,
     /// What runs the model
-    #[arg(long, value_enum, default_value_t = Executor::Reference)]
+    #[arg(long, value_enum, default_value_t = Executor::Cpu)]
     pub executor: Executor,
+    /// Threads of the CPU executor [default: the physical cores that the process may use]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Instruction set of the CPU executor [default: the best of this machine]
+    #[arg(long, value_enum)]
+    pub isa: Option<InstructionSet>,
+    /// How the CPU executor keeps keys and values
+    #[arg(long, value_enum)]
+    pub kv: Option<Kv>,
     /// Ends of YaRN's ramp: as the checkpoint says, or rounded as llama.cpp has them
     #[arg(long, value_enum, default_value_t = Yarn::Checkpoint)]
     pub yarn: Yarn,
@@ -27,8 +36,37 @@ pub struct RunArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Executor {
+    /// Packed weights and integer kernels
+    Cpu,
     /// Plain f32 loops: slow, exact
     Reference,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum InstructionSet {
+    Scalar,
+    Neon,
+    Avx2,
+    Avx512,
+}
+
+impl InstructionSet {
+    fn name(self) -> &'static str {
+        match self {
+            InstructionSet::Scalar => "scalar",
+            InstructionSet::Neon => "neon",
+            InstructionSet::Avx2 => "avx2",
+            InstructionSet::Avx512 => "avx512",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Kv {
+    F16,
+    F32,
+    /// 8-bit integers with a scale for every 32
+    Q8,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -38,13 +76,16 @@ pub enum Yarn {
 }
 
 impl RunArgs {
-    pub fn open_options(&self) -> OpenOptions {
-        OpenOptions {
+    /// The options, or which of them does not apply.
+    pub fn open_options(&self) -> Result<OpenOptions, CliError> {
+        Ok(OpenOptions {
             context: self.context,
             prefill_chunk: self.prefill_chunk.max(1),
             executor: match self.executor {
+                Executor::Cpu => ExecutorKind::Cpu,
                 Executor::Reference => ExecutorKind::Reference,
             },
+            cpu: self.cpu_options()?,
             family: FamilyOptions {
                 yarn: match self.yarn {
                     Yarn::Checkpoint => YarnRounding::Checkpoint,
@@ -52,14 +93,46 @@ impl RunArgs {
                 },
                 ..FamilyOptions::default()
             },
+        })
+    }
+
+    fn cpu_options(&self) -> Result<CpuOptions, CliError> {
+        let given = [
+            ("--threads", self.threads.is_some()),
+            ("--isa", self.isa.is_some()),
+            ("--kv", self.kv.is_some()),
+        ];
+        if let (Executor::Reference, Some((name, _))) =
+            (self.executor, given.iter().find(|(_, given)| *given))
+        {
+            let reason = format!("{name} is an option of the CPU executor and does nothing on the reference");
+            return Err(CliError::Usage(reason + "; leave it out, or use --executor cpu"));
         }
+        let mut options = CpuOptions::default();
+        if let Some(threads) = self.threads {
+            options.threads = threads.into();
+        }
+        if let Some(isa) = self.isa {
+            options.isa = Isa::named(isa.name()).ok_or_else(|| {
+                let have: Vec<String> = Isa::all().map(|isa| isa.to_string()).collect();
+                CliError::Usage(format!("this machine has no {}; it has {}", isa.name(), have.join(", ")))
+            })?;
+        }
+        if let Some(kv) = self.kv {
+            options.kv = match kv {
+                Kv::F16 => KvFormat::F16,
+                Kv::F32 => KvFormat::F32,
+                Kv::Q8 => KvFormat::Q8,
+            };
+        }
+        Ok(options)
     }
 
     /// Opens the model at `path`, or the demo model.
     pub fn open(&self, path: Option<&PathBuf>) -> Result<Model, CliError> {
         Ok(match path {
-            Some(path) => Model::open(path, self.open_options())?,
-            None => Model::demo(self.open_options())?,
+            Some(path) => Model::open(path, self.open_options()?)?,
+            None => Model::demo(self.open_options()?)?,
         })
     }
 }

@@ -67,7 +67,7 @@ impl Show {
             Some(path) => Checkpoint::open(path)?,
             None => Checkpoint::from_gguf(turbospark_engine::demo_source())?,
         };
-        let options = self.run.open_options().family;
+        let options = self.run.open_options()?.family;
         let model = turbospark_families::build(&checkpoint, &options)
             .map_err(turbospark_engine::EngineError::from)?;
         Weights::bind(&model.program, &checkpoint).map_err(turbospark_engine::EngineError::from)?;

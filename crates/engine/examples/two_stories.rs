@@ -14,7 +14,11 @@ fn main() -> Result<(), EngineError> {
         requests.push(Request {
             prompt: model.prompt(&[message], &RenderOptions::prompt())?,
             session: model.engine.open_session(),
-            sampler: Sampler::new(SamplingOptions { temperature: 0.5, seed: 3, ..SamplingOptions::default() })?,
+            sampler: Sampler::new(SamplingOptions {
+                temperature: 0.5,
+                seed: 3,
+                ..SamplingOptions::default()
+            })?,
             stop: model.text()?.stop_ids.clone(),
             max_tokens: 300,
             edits: Vec::new(),

@@ -1,5 +1,7 @@
 //! A loaded model: its executor, its experts and the sequences it works on.
 
+use turbospark_cpu::{CpuExecutor, CpuOptions, PanelPacker};
+use turbospark_experts::{PackedExperts, ResidentExperts};
 use turbospark_formats::{Checkpoint, OpenError};
 use turbospark_program::{
     BuildError, EditSet, Executor, ExpertError, ExpertSource, Program, SequenceId, StateError, States,
@@ -15,6 +17,8 @@ pub struct OpenOptions {
     pub prefill_chunk: usize,
     /// What runs the program.
     pub executor: ExecutorKind,
+    /// Options of the CPU executor.
+    pub cpu: CpuOptions,
     /// How a family reads the checkpoint where implementations differ.
     pub family: turbospark_families::FamilyOptions,
 }
@@ -22,8 +26,10 @@ pub struct OpenOptions {
 /// The executors a model can be opened with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExecutorKind {
-    /// Plain f32 loops.
+    /// Packed weights and integer kernels.
     #[default]
+    Cpu,
+    /// Plain f32 loops.
     Reference,
 }
 
@@ -36,6 +42,7 @@ impl Default for OpenOptions {
             context: None,
             prefill_chunk: 128,
             executor: ExecutorKind::default(),
+            cpu: CpuOptions::default(),
             family: turbospark_families::FamilyOptions::default(),
         }
     }
@@ -56,6 +63,9 @@ pub enum EngineError {
     /// The tensors.
     #[error(transparent)]
     Weights(#[from] WeightError),
+    /// The CPU executor.
+    #[error(transparent)]
+    Cpu(#[from] turbospark_cpu::OpenError),
     /// The experts.
     #[error(transparent)]
     Experts(#[from] ExpertError),
@@ -125,6 +135,25 @@ pub struct Engine {
     context: usize,
 }
 
+/// An executor, and experts in the layout that it reads.
+type Loaded = (Box<dyn Executor>, Box<dyn ExpertSource>);
+
+fn load(checkpoint: &Checkpoint, program: Program, options: &OpenOptions) -> Result<Loaded, EngineError> {
+    match options.executor {
+        ExecutorKind::Reference => {
+            let experts = ResidentExperts::open(&program, checkpoint)?;
+            let executor = turbospark_reference::ReferenceExecutor::open(program, checkpoint)?;
+            Ok((Box::new(executor), Box::new(experts)))
+        }
+        ExecutorKind::Cpu => {
+            let packer = PanelPacker::new(options.cpu.isa);
+            let experts = PackedExperts::open(&program, checkpoint, &packer, &|_| {})?;
+            let executor = CpuExecutor::open(program, checkpoint, options.cpu)?;
+            Ok((Box::new(executor), Box::new(experts)))
+        }
+    }
+}
+
 impl Engine {
     /// Builds the program of `checkpoint` and gets it ready to run.
     pub fn new(checkpoint: &Checkpoint, options: OpenOptions) -> Result<Engine, EngineError> {
@@ -144,13 +173,8 @@ impl Engine {
             return Err(EngineError::Context { asked: context, possible });
         }
         let states = States::new(&program, None);
-        let experts = turbospark_experts::ResidentExperts::open(&program, checkpoint)?;
-        let executor: Box<dyn Executor> = match options.executor {
-            ExecutorKind::Reference => {
-                Box::new(turbospark_reference::ReferenceExecutor::open(program, checkpoint)?)
-            }
-        };
-        Ok(Engine { executor, experts: Box::new(experts), states, options, sessions: Vec::new(), context })
+        let (executor, experts) = load(checkpoint, program, &options)?;
+        Ok(Engine { executor, experts, states, options, sessions: Vec::new(), context })
     }
 
     /// The program being run.

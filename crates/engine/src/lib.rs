@@ -37,3 +37,4 @@ pub use evaluate::{Evaluation, Keep, LayerRoutes};
 pub use generate::{Finish, Generation, Progress, Request};
 pub use model::Model;
 pub use score::Likelihood;
+pub use turbospark_cpu::{CpuOptions, Isa, KvFormat};

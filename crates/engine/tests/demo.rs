@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use turbospark_engine::{AnswerOptions, EngineError, Finish, Keep, Model, OpenOptions, Progress, Request, Update};
+use turbospark_engine::{
+    AnswerOptions, EngineError, ExecutorKind, Finish, Keep, Model, OpenOptions, Progress, Request, Update,
+};
 use turbospark_sampling::{Sampler, SamplingOptions};
 use turbospark_text::{Event, Message, RenderOptions};
 
@@ -12,6 +14,10 @@ struct Golden {
     ids: Vec<u32>,
     /// For each position the likeliest next tokens and their natural log-probabilities.
     top5: Vec<Vec<(u32, f64)>>,
+}
+
+fn reference() -> OpenOptions {
+    OpenOptions { executor: ExecutorKind::Reference, ..OpenOptions::default() }
 }
 
 fn fixture(name: &str) -> PathBuf {
@@ -28,14 +34,17 @@ fn check_golden(model: &mut Model, golden: &Path) {
         let sum: f64 = row.iter().map(|&x| (x as f64 - largest).exp()).sum();
         for &(id, expected) in top {
             let found = row[id as usize] as f64 - largest - sum.ln();
-            assert!((found - expected).abs() <= 1e-3, "position {position}, token {id}: {found}, golden {expected}");
+            assert!(
+                (found - expected).abs() <= 1e-3,
+                "position {position}, token {id}: {found}, golden {expected}"
+            );
         }
     }
 }
 
 #[test]
 fn log_probabilities_equal_the_golden() {
-    let mut model = Model::demo(OpenOptions::default()).unwrap();
+    let mut model = Model::demo(reference()).unwrap();
     check_golden(&mut model, &fixture("golden-gguf.json"));
 }
 
@@ -45,7 +54,7 @@ fn log_probabilities_equal_the_golden() {
 fn log_probabilities_of_a_named_checkpoint_equal_its_golden() {
     let Some(checkpoint) = std::env::var_os("TURBOSPARK_CHECKPOINT") else { return };
     let golden = std::env::var_os("TURBOSPARK_GOLDEN").map_or(fixture("golden.json"), PathBuf::from);
-    let mut model = Model::open(Path::new(&checkpoint), OpenOptions::default()).unwrap();
+    let mut model = Model::open(Path::new(&checkpoint), reference()).unwrap();
     check_golden(&mut model, &golden);
 }
 
@@ -83,9 +92,8 @@ fn a_story_is_told_and_ends_by_itself() {
 }
 
 /// Tokens of requests generated together.
-fn generate(model: &mut Model, prompts: &[&str], chunk_of: usize) -> Vec<Vec<u32>> {
-    let options = OpenOptions { prefill_chunk: chunk_of, ..OpenOptions::default() };
-    *model = Model::demo(options).unwrap();
+fn generate(executor: ExecutorKind, prompts: &[&str], prefill_chunk: usize) -> Vec<Vec<u32>> {
+    let mut model = Model::demo(OpenOptions { prefill_chunk, executor, ..OpenOptions::default() }).unwrap();
     let requests = prompts.iter().map(|prompt| Request {
         prompt: model.prompt(&user(prompt), &RenderOptions::prompt()).unwrap(),
         session: model.engine.open_session(),
@@ -113,10 +121,10 @@ fn generate(model: &mut Model, prompts: &[&str], chunk_of: usize) -> Vec<Vec<u32
 #[test]
 fn several_sequences_get_what_each_gets_alone() {
     let prompts = ["Tell me a bedtime story.", "Tell me a story about a dragon on the moon.", "Hello!"];
-    let mut model = Model::demo(OpenOptions::default()).unwrap();
-    let together = generate(&mut model, &prompts, 7);
-    for (prompt, together) in prompts.iter().zip(together) {
-        assert_eq!(generate(&mut model, &[prompt], 128), [together], "{prompt}");
+    for executor in [ExecutorKind::Reference, ExecutorKind::Cpu] {
+        for (prompt, together) in prompts.iter().zip(generate(executor, &prompts, 7)) {
+            assert_eq!(generate(executor, &[prompt], 128), [together], "{executor:?}: {prompt}");
+        }
     }
 }
 

@@ -6,13 +6,17 @@
 use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
-use turbospark_engine::{Engine, Evaluation, Keep, OpenOptions};
+use turbospark_engine::{Engine, Evaluation, ExecutorKind, Keep, OpenOptions};
 use turbospark_formats::Checkpoint;
 use turbospark_program::{Op, Tap};
 
 const TOLERANCE: f32 = 1e-3;
 /// Below this distance between the k-th and the next router logit the choice may differ.
 const ROUTER_MARGIN: f32 = 1e-4;
+
+fn reference() -> OpenOptions {
+    OpenOptions { executor: ExecutorKind::Reference, ..OpenOptions::default() }
+}
 
 struct Golden(Vec<u8>);
 
@@ -79,8 +83,7 @@ fn check(path: &Path, golden: &Path) -> Result<(), String> {
     let name = path.display();
     let golden = Golden(std::fs::read(golden).unwrap());
     let checkpoint = Checkpoint::open(path).map_err(|error| format!("{name}: {error}"))?;
-    let mut engine =
-        Engine::new(&checkpoint, OpenOptions::default()).map_err(|error| format!("{name}: {error}"))?;
+    let mut engine = Engine::new(&checkpoint, reference()).map_err(|error| format!("{name}: {error}"))?;
     let ids = golden.ids("input_ids");
     let taps = stream_taps(&engine);
     let keep = Keep { logits: None, taps, routes: true };

@@ -87,11 +87,8 @@ impl PerplexityArgs {
             Some(stride) => model.engine.perplexity_with_stride(tokens, window, stride, report)?,
             None => {
                 if tokens.len() < 2 * window {
-                    let reason = format!(
-                        "{} tokens; at least two windows of {} are needed",
-                        tokens.len(),
-                        self.window
-                    );
+                    let reason =
+                        format!("{} tokens; at least two windows of {} are needed", tokens.len(), window);
                     return Err(CliError::file(&self.text, reason));
                 }
                 let bos = model.text()?.tokenizer.prefix().first().copied();
