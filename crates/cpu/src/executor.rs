@@ -20,6 +20,7 @@ use crate::probe::Probe;
 use crate::registers::Registers;
 use crate::route::Routes;
 use crate::rows::{BatchRows, Pass};
+use crate::timings::{Timings, Watch};
 
 /// Runs a program on the CPU.
 pub struct CpuExecutor {
@@ -40,6 +41,7 @@ struct Work {
     attender: Attender,
     routes: Vec<Routes>,
     experts: ExpertRunner,
+    timings: Timings,
 }
 
 impl CpuExecutor {
@@ -74,6 +76,7 @@ impl CpuExecutor {
             activations: Activations::new(),
             routes: (0..plan.routes).map(|_| Routes::default()).collect(),
             experts: ExpertRunner::default(),
+            timings: Timings::default(),
             pool,
         };
         Ok(CpuExecutor { program, options, plan, loaded, work })
@@ -104,6 +107,11 @@ impl CpuExecutor {
             }
             _ => None,
         })
+    }
+
+    /// Where the time of the steps since the last call went.
+    pub fn take_timings(&mut self) -> Timings {
+        std::mem::take(&mut self.work.timings)
     }
 
     /// As [`Executor::step`], with a look at (and a hand in) the result of every op; only without fusion is every
@@ -150,6 +158,7 @@ impl CpuExecutor {
         mut probe: Option<&mut dyn Probe>,
     ) -> Result<(), StepError> {
         let CpuExecutor { program, options, plan, loaded, work } = self;
+        let mut watch = Watch::start();
         let _pinned = work.pool.pin_caller();
         if work.kv.reserve(states).is_err() {
             // The system refuses what the engine has planned for.
@@ -166,6 +175,7 @@ impl CpuExecutor {
         let context = Context { program, options, loaded, batch, states, experts };
         // The request that `Route` has begun and `Experts` has not yet taken.
         let mut requests = Requests::default();
+        watch.add_to(&mut work.timings.ends);
         for step in &plan.steps {
             let ops: &[usize] = match step {
                 Step::Rows { ops, wanted, fill } => {
@@ -192,6 +202,14 @@ impl CpuExecutor {
                     std::slice::from_ref(op)
                 }
             };
+            let timings = &mut work.timings;
+            watch.add_to(match step {
+                Step::Rows { .. } => &mut timings.rows,
+                Step::Linears(_) => &mut timings.linears,
+                Step::Attention(_) => &mut timings.attention,
+                Step::Route(_) => &mut timings.routing,
+                Step::Experts(_) => &mut timings.experts,
+            });
             if let Some(probe) = &mut probe {
                 for &op in ops {
                     let Some(out) = program.ops()[op].out() else { continue };
@@ -213,6 +231,11 @@ impl CpuExecutor {
         for (index, (&row, logits)) in rows.enumerate() {
             outputs.put_logits(index, row, logits)?;
         }
+        watch.add_to(&mut work.timings.ends);
+        // What experts were waited for was counted with their work.
+        work.timings.experts =
+            work.timings.experts.saturating_sub(work.experts.take_waited(&mut work.timings.waiting));
+        work.timings.steps += 1;
         Ok(())
     }
 }
@@ -299,6 +322,12 @@ struct Context<'a> {
 
 impl<'a> Context<'a> {
     fn linears(&self, work: &mut Work, ops: &[usize]) {
+        let rows = |reg: Reg| self.program.register(reg).rows;
+        let first = ops.first().and_then(|&op| self.program.ops()[op].out());
+        if first.map(rows) == Some(RowSet::Wanted) && work.rows.wanted.is_empty() {
+            // No row's logits are wanted: the activations are those of another linear.
+            return;
+        }
         let mut memory: [Option<(Reg, Vec<f32>)>; MOST_LINEARS] = Default::default();
         for (memory, &op) in memory.iter_mut().zip(ops) {
             *memory = self.program.ops()[op].out().map(|out| (out, work.registers.take(out)));

@@ -4,6 +4,7 @@
 //! each, in rank order.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use turbospark_program::{
     Activation, ExpertError, ExpertLayout, ExpertRequest, ExpertSource, Lease, Op, Program,
@@ -17,6 +18,7 @@ use crate::panels::{ExpertPanels, PANELS_ID, PanelKind};
 use crate::pool::Pool;
 use crate::registers::Shared;
 use crate::route::Routes;
+use crate::timings::Watch;
 
 /// Experts that are worked on together where all are in memory: fewer regions, and enough panels for all threads.
 const GROUP: usize = 16;
@@ -54,6 +56,7 @@ pub(crate) struct ExpertRunner {
     up: Vec<f32>,
     /// Outputs in the order they were computed.
     partials: Vec<f32>,
+    waited: Duration,
 }
 
 /// An expert of a group.
@@ -121,12 +124,14 @@ impl ExpertRunner {
             let mut leases: [Option<Lease>; GROUP] = Default::default();
             let mut members = 0;
             let mut uses = 0;
+            let mut watch = Watch::start();
             while members < most && uses < GROUP_USES {
                 let Some(lease) = request.next()? else { break };
                 uses += self.uses_of(lease.expert as usize).len();
                 leases[members] = Some(lease);
                 members += 1;
             }
+            watch.add_to(&mut self.waited);
             if members == 0 {
                 break;
             }
@@ -149,6 +154,13 @@ impl ExpertRunner {
             }
         });
         Ok(())
+    }
+
+    /// Adds what experts were waited for since the last call to `total`, and gives it.
+    pub fn take_waited(&mut self, total: &mut Duration) -> Duration {
+        let waited = std::mem::take(&mut self.waited);
+        *total += waited;
+        waited
     }
 
     /// Sorts (row, rank) pairs by expert, in the order of rows.

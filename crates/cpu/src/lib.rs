@@ -22,6 +22,7 @@ mod route;
 mod rows;
 #[cfg(test)]
 mod testing;
+mod timings;
 mod topology;
 mod vector;
 
@@ -32,8 +33,9 @@ pub use isa::{Isa, Level};
 pub use linear::{Outputs, linear};
 pub use options::{CpuOptions, KvFormat};
 pub use panels::{
-    BLOCK, Buffer, ExpertPanels, LANES, PANELS_ID, PackedMatrix, PanelKind, PanelLayout, PanelPacker, PanelRef,
-    pack_panels,
+    BLOCK, Buffer, ExpertPanels, LANES, PANELS_ID, PackedMatrix, PanelKind, PanelLayout, PanelPacker,
+    PanelRef, pack_panels,
 };
 pub use probe::Probe;
+pub use timings::Timings;
 pub use topology::default_threads;

@@ -9,32 +9,182 @@ use crate::isa::Isa;
 use crate::math;
 use crate::vector::{Kernel, LANES, Vector, dispatch};
 
-/// out = f(x), sixteen at a time.
-#[inline(always)]
-fn map<V: Vector>(v: V, x: &[f32], out: &mut [f32], f: impl Fn(V::F) -> V::F) {
-    debug_assert_eq!(x.len(), out.len());
-    let (xs, x_tail) = x.as_chunks::<LANES>();
-    let (outs, out_tail) = out.as_chunks_mut::<LANES>();
-    for (x, out) in xs.iter().zip(outs) {
-        v.store(f(v.load(x)), out);
-    }
-    if !x_tail.is_empty() {
-        v.store_part(f(v.load_part(x_tail)), out_tail);
-    }
+/// A function of two numbers, on lanes. A trait and not a closure, since a closure is not compiled for the
+/// instruction set of the kernel that calls it.
+trait Function: Copy {
+    fn of<V: Vector>(self, v: V, a: V::F, b: V::F) -> V::F;
 }
 
 /// out = f(a, b), sixteen at a time.
 #[inline(always)]
-fn map2<V: Vector>(v: V, a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(V::F, V::F) -> V::F) {
+fn map<V: Vector, F: Function>(v: V, f: F, a: &[f32], b: &[f32], out: &mut [f32]) {
     debug_assert!(a.len() == out.len() && b.len() == out.len());
     let (a_chunks, a_tail) = a.as_chunks::<LANES>();
     let (b_chunks, b_tail) = b.as_chunks::<LANES>();
     let (outs, out_tail) = out.as_chunks_mut::<LANES>();
     for ((a, b), out) in a_chunks.iter().zip(b_chunks).zip(outs) {
-        v.store(f(v.load(a), v.load(b)), out);
+        v.store(f.of(v, v.load(a), v.load(b)), out);
     }
     if !a_tail.is_empty() {
-        v.store_part(f(v.load_part(a_tail), v.load_part(b_tail)), out_tail);
+        v.store_part(f.of(v, v.load_part(a_tail), v.load_part(b_tail)), out_tail);
+    }
+}
+
+/// out = f(x, out), sixteen at a time.
+#[inline(always)]
+fn update<V: Vector, F: Function>(v: V, f: F, x: &[f32], out: &mut [f32]) {
+    debug_assert_eq!(x.len(), out.len());
+    let (xs, x_tail) = x.as_chunks::<LANES>();
+    let (outs, out_tail) = out.as_chunks_mut::<LANES>();
+    for (x, out) in xs.iter().zip(outs) {
+        v.store(f.of(v, v.load(x), v.load(out)), out);
+    }
+    if !x_tail.is_empty() {
+        v.store_part(f.of(v, v.load_part(x_tail), v.load_part(out_tail)), out_tail);
+    }
+}
+
+/// a * inverse * b
+#[derive(Clone, Copy)]
+struct Normalize(f32);
+
+impl Function for Normalize {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, a: V::F, b: V::F) -> V::F {
+        v.mul(v.mul(a, v.splat(self.0)), b)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Add;
+
+impl Function for Add {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, a: V::F, b: V::F) -> V::F {
+        v.add(a, b)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Mul;
+
+impl Function for Mul {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, a: V::F, b: V::F) -> V::F {
+        v.mul(a, b)
+    }
+}
+
+/// a * factor
+#[derive(Clone, Copy)]
+struct Scale(f32);
+
+impl Function for Scale {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, a: V::F, _: V::F) -> V::F {
+        v.mul(a, v.splat(self.0))
+    }
+}
+
+/// a * factor + b
+#[derive(Clone, Copy)]
+struct Accumulate(f32);
+
+impl Function for Accumulate {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, a: V::F, b: V::F) -> V::F {
+        v.fma(a, v.splat(self.0), b)
+    }
+}
+
+/// cap * tanh(a / cap)
+#[derive(Clone, Copy)]
+struct Cap(f32);
+
+impl Function for Cap {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, a: V::F, _: V::F) -> V::F {
+        let cap = v.splat(self.0);
+        v.mul(cap, math::tanh(v, v.div(a, cap)))
+    }
+}
+
+/// a gate, b up.
+#[derive(Clone, Copy)]
+struct SwiGlu;
+
+impl Function for SwiGlu {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, g: V::F, u: V::F) -> V::F {
+        v.mul(v.mul(g, math::sigmoid(v, g)), u)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct GeGlu;
+
+impl Function for GeGlu {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, g: V::F, u: V::F) -> V::F {
+        v.mul(math::gelu(v, g), u)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct ClampedSwiGlu {
+    alpha: f32,
+    limit: f32,
+}
+
+impl Function for ClampedSwiGlu {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, g: V::F, u: V::F) -> V::F {
+        let (high, low) = (v.splat(self.limit), v.splat(-self.limit));
+        let g = v.select_less(high, g, high, g);
+        let u = v.select_less(high, u, high, u);
+        let u = v.select_less(u, low, low, u);
+        let glu = v.mul(g, math::sigmoid(v, v.mul(g, v.splat(self.alpha))));
+        v.mul(v.add(u, v.splat(1.0)), glu)
+    }
+}
+
+/// f with its arguments swapped.
+#[derive(Clone, Copy)]
+struct Swapped<F>(F);
+
+impl<F: Function> Function for Swapped<F> {
+    #[inline(always)]
+    fn of<V: Vector>(self, v: V, a: V::F, b: V::F) -> V::F {
+        self.0.of(v, b, a)
+    }
+}
+
+struct Map<'a, F> {
+    f: F,
+    a: &'a [f32],
+    b: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl<F: Function> Kernel for Map<'_, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        map(v, self.f, self.a, self.b, self.out);
+    }
+}
+
+struct Update<'a, F> {
+    f: F,
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl<F: Function> Kernel for Update<'_, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        update(v, self.f, self.x, self.out);
     }
 }
 
@@ -62,10 +212,10 @@ impl Kernel for RmsNorm<'_> {
                 lanes = v.fma(x, x, lanes);
             }
             let mean = v.sum(lanes) / self.group as f32;
-            let inverse = v.splat(1.0 / (mean + self.eps).sqrt());
+            let inverse = 1.0 / (mean + self.eps).sqrt();
             match self.weight {
-                Some(weight) => map2(v, x, weight, out, |x, w| v.mul(v.mul(x, inverse), w)),
-                None => map(v, x, out, |x| v.mul(x, inverse)),
+                Some(weight) => map(v, Normalize(inverse), x, weight, out),
+                None => map(v, Scale(inverse), x, x, out),
             }
         }
     }
@@ -74,6 +224,24 @@ impl Kernel for RmsNorm<'_> {
 /// out = x / sqrt(mean(x^2) + eps) * weight over each group.
 pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: Option<&[f32]>, eps: f32, group: usize, out: &mut [f32]) {
     dispatch(isa, RmsNorm { x, weight, eps, group, out });
+}
+
+/// Up to sixteen elements.
+#[inline(always)]
+fn load<V: Vector>(v: V, x: &[f32]) -> V::F {
+    match x.as_array::<LANES>() {
+        Some(x) => v.load(x),
+        None => v.load_part(x),
+    }
+}
+
+/// Up to sixteen elements.
+#[inline(always)]
+fn store<V: Vector>(v: V, x: V::F, out: &mut [f32]) {
+    match out.as_mut_array::<LANES>() {
+        Some(out) => v.store(x, out),
+        None => v.store_part(x, out),
+    }
 }
 
 struct Rope<'a> {
@@ -93,21 +261,10 @@ impl Kernel for Rope<'_> {
             let ((a, b), (out_a, out_b)) = (x.split_at(half), out.split_at_mut(half));
             for start in (0..half).step_by(LANES) {
                 let range = start..half.min(start + LANES);
-                let load = |x: &[f32]| match x[range.clone()].as_array::<LANES>() {
-                    Some(x) => v.load(x),
-                    None => v.load_part(&x[range.clone()]),
-                };
-                let (a, b, cos, sin) = (load(a), load(b), load(self.cos), load(self.sin));
-                let first = v.fma(a, cos, v.sub(zero, v.mul(b, sin)));
-                let second = v.fma(b, cos, v.mul(a, sin));
-                match out_a[range.clone()].as_mut_array::<LANES>() {
-                    Some(out) => v.store(first, out),
-                    None => v.store_part(first, &mut out_a[range.clone()]),
-                }
-                match out_b[range.clone()].as_mut_array::<LANES>() {
-                    Some(out) => v.store(second, out),
-                    None => v.store_part(second, &mut out_b[range.clone()]),
-                }
+                let (a, b) = (load(v, &a[range.clone()]), load(v, &b[range.clone()]));
+                let (cos, sin) = (load(v, &self.cos[range.clone()]), load(v, &self.sin[range.clone()]));
+                store(v, v.fma(a, cos, v.sub(zero, v.mul(b, sin))), &mut out_a[range.clone()]);
+                store(v, v.fma(b, cos, v.mul(a, sin)), &mut out_b[range]);
             }
         }
     }
@@ -118,171 +275,53 @@ pub(crate) fn rope(isa: Isa, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32
     dispatch(isa, Rope { x, cos, sin, out });
 }
 
-struct Gate<'a> {
-    activation: Activation,
-    gate: &'a [f32],
-    up: &'a [f32],
-    out: &'a mut [f32],
-}
-
-#[inline(always)]
-fn swiglu<V: Vector>(v: V, g: V::F, u: V::F) -> V::F {
-    v.mul(v.mul(g, math::sigmoid(v, g)), u)
-}
-
-#[inline(always)]
-fn geglu<V: Vector>(v: V, g: V::F, u: V::F) -> V::F {
-    v.mul(math::gelu(v, g), u)
-}
-
-#[inline(always)]
-fn clamped_swiglu<V: Vector>(v: V, g: V::F, u: V::F, alpha: f32, limit: f32) -> V::F {
-    let (high, low) = (v.splat(limit), v.splat(-limit));
-    let g = v.select_less(high, g, high, g);
-    let u = v.select_less(high, u, high, u);
-    let u = v.select_less(u, low, low, u);
-    let glu = v.mul(g, math::sigmoid(v, v.mul(g, v.splat(alpha))));
-    v.mul(v.add(u, v.splat(1.0)), glu)
-}
-
-impl Kernel for Gate<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<V: Vector>(self, v: V) {
-        let Gate { gate, up, out, .. } = self;
-        match self.activation {
-            Activation::SwiGlu => map2(v, gate, up, out, |g, u| swiglu(v, g, u)),
-            Activation::GeGluTanh => map2(v, gate, up, out, |g, u| geglu(v, g, u)),
-            Activation::ClampedSwiGlu { alpha, limit } => {
-                map2(v, gate, up, out, |g, u| clamped_swiglu(v, g, u, alpha, limit));
-            }
-        }
-    }
-}
-
 /// out = activation(gate) * up in the activation's sense.
 pub(crate) fn gate(isa: Isa, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    dispatch(isa, Gate { activation, gate, up, out });
-}
-
-struct GateInPlace<'a> {
-    activation: Activation,
-    gate: &'a mut [f32],
-    up: &'a [f32],
-}
-
-impl Kernel for GateInPlace<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<V: Vector>(self, v: V) {
-        match self.activation {
-            Activation::SwiGlu => update(v, self.up, self.gate, |u, g| swiglu(v, g, u)),
-            Activation::GeGluTanh => update(v, self.up, self.gate, |u, g| geglu(v, g, u)),
-            Activation::ClampedSwiGlu { alpha, limit } => {
-                update(v, self.up, self.gate, |u, g| clamped_swiglu(v, g, u, alpha, limit));
-            }
+    let (a, b) = (gate, up);
+    match activation {
+        Activation::SwiGlu => dispatch(isa, Map { f: SwiGlu, a, b, out }),
+        Activation::GeGluTanh => dispatch(isa, Map { f: GeGlu, a, b, out }),
+        Activation::ClampedSwiGlu { alpha, limit } => {
+            dispatch(isa, Map { f: ClampedSwiGlu { alpha, limit }, a, b, out });
         }
     }
 }
 
 /// gate = activation(gate) * up in the activation's sense.
 pub(crate) fn gate_in_place(isa: Isa, activation: Activation, gate: &mut [f32], up: &[f32]) {
-    dispatch(isa, GateInPlace { activation, gate, up });
-}
-
-struct Softcap<'a> {
-    x: &'a [f32],
-    cap: f32,
-    out: &'a mut [f32],
-}
-
-impl Kernel for Softcap<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<V: Vector>(self, v: V) {
-        let cap = v.splat(self.cap);
-        map(v, self.x, self.out, |x| v.mul(cap, math::tanh(v, v.div(x, cap))));
+    let (x, out) = (up, gate);
+    match activation {
+        Activation::SwiGlu => dispatch(isa, Update { f: Swapped(SwiGlu), x, out }),
+        Activation::GeGluTanh => dispatch(isa, Update { f: Swapped(GeGlu), x, out }),
+        Activation::ClampedSwiGlu { alpha, limit } => {
+            dispatch(isa, Update { f: Swapped(ClampedSwiGlu { alpha, limit }), x, out });
+        }
     }
 }
 
 /// out = cap * tanh(x / cap)
 pub(crate) fn softcap(isa: Isa, x: &[f32], cap: f32, out: &mut [f32]) {
-    dispatch(isa, Softcap { x, cap, out });
-}
-
-enum Arithmetic<'a> {
-    Add(&'a [f32]),
-    Mul(&'a [f32]),
-    Scale(f32),
-    /// out + x * factor
-    Accumulate(f32),
-    /// out + x
-    Increase,
-}
-
-struct Elements<'a> {
-    x: &'a [f32],
-    by: Arithmetic<'a>,
-    out: &'a mut [f32],
-}
-
-impl Kernel for Elements<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<V: Vector>(self, v: V) {
-        match self.by {
-            Arithmetic::Add(b) => map2(v, self.x, b, self.out, |a, b| v.add(a, b)),
-            Arithmetic::Mul(b) => map2(v, self.x, b, self.out, |a, b| v.mul(a, b)),
-            Arithmetic::Scale(s) => {
-                let s = v.splat(s);
-                map(v, self.x, self.out, |x| v.mul(x, s));
-            }
-            Arithmetic::Accumulate(s) => {
-                let s = v.splat(s);
-                update(v, self.x, self.out, |x, o| v.fma(x, s, o));
-            }
-            Arithmetic::Increase => update(v, self.x, self.out, |x, o| v.add(o, x)),
-        }
-    }
-}
-
-/// out = f(x, out), sixteen at a time.
-#[inline(always)]
-fn update<V: Vector>(v: V, x: &[f32], out: &mut [f32], f: impl Fn(V::F, V::F) -> V::F) {
-    debug_assert_eq!(x.len(), out.len());
-    let (xs, x_tail) = x.as_chunks::<LANES>();
-    let (outs, out_tail) = out.as_chunks_mut::<LANES>();
-    for (x, out) in xs.iter().zip(outs) {
-        v.store(f(v.load(x), v.load(out)), out);
-    }
-    if !x_tail.is_empty() {
-        v.store_part(f(v.load_part(x_tail), v.load_part(out_tail)), out_tail);
-    }
+    dispatch(isa, Map { f: Cap(cap), a: x, b: x, out });
 }
 
 /// out = a + b
 pub(crate) fn add(isa: Isa, a: &[f32], b: &[f32], out: &mut [f32]) {
-    dispatch(isa, Elements { x: a, by: Arithmetic::Add(b), out });
+    dispatch(isa, Map { f: Add, a, b, out });
 }
 
 /// out = a * b
 pub(crate) fn mul(isa: Isa, a: &[f32], b: &[f32], out: &mut [f32]) {
-    dispatch(isa, Elements { x: a, by: Arithmetic::Mul(b), out });
+    dispatch(isa, Map { f: Mul, a, b, out });
 }
 
 /// out = x * s
 pub(crate) fn scale(isa: Isa, x: &[f32], s: f32, out: &mut [f32]) {
-    dispatch(isa, Elements { x, by: Arithmetic::Scale(s), out });
+    dispatch(isa, Map { f: Scale(s), a: x, b: x, out });
 }
 
 /// out = fma(x, s, out)
 pub(crate) fn accumulate(isa: Isa, x: &[f32], s: f32, out: &mut [f32]) {
-    dispatch(isa, Elements { x, by: Arithmetic::Accumulate(s), out });
-}
-
-/// out = out + x
-pub(crate) fn increase(isa: Isa, x: &[f32], out: &mut [f32]) {
-    dispatch(isa, Elements { x, by: Arithmetic::Increase, out });
+    dispatch(isa, Update { f: Accumulate(s), x, out });
 }
 
 struct Softmax<'a>(&'a mut [f32]);
@@ -387,8 +426,11 @@ mod tests {
                 close(&out, |i| f(&x, i) * f(&y, i) + 0.5 * f(&x, i), "accumulate");
                 keep(&out);
                 scale(isa, &x, 1.5, &mut out);
-                increase(isa, &y, &mut out);
-                close(&out, |i| 1.5 * f(&x, i) + f(&y, i), "increase");
+                close(&out, |i| 1.5 * f(&x, i), "scale");
+                keep(&out);
+                out.copy_from_slice(&x);
+                gate_in_place(isa, Activation::GeGluTanh, &mut out, &y);
+                close(&out, |i| gelu(f(&x, i)) * f(&y, i), "geglu in place");
                 keep(&out);
                 out.copy_from_slice(&x);
                 softmax(isa, &mut out);

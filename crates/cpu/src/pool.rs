@@ -3,11 +3,12 @@
 //! The caller of [`Pool::run`] works too. Workers wait for the next region by spinning for a moment and then
 //! park, so that a process without work uses no CPU. Work is a range of indices: each thread starts with a
 //! contiguous share, takes it in grains from the front, and when it is through takes grains from the back of
-//! others' shares, so that a core that is busy elsewhere does not hold the region up.
+//! others' shares. A region ends when its work is done, whether or not every worker has come: a core that is busy
+//! elsewhere does not hold it up.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -26,17 +27,15 @@ type Work<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
 #[derive(Default)]
 struct Line<T>(T);
 
-/// The region being run; written by the caller before the epoch tells the workers of it.
+/// The region being run.
 struct Region {
     work: *const Work<'static>,
     grain: u32,
 }
 
 struct Shared {
-    /// Counts regions: each increment starts one.
-    epoch: Line<AtomicU32>,
-    /// Workers that have not finished the region.
-    pending: Line<AtomicUsize>,
+    /// Number of the region in the upper bits, whether it is open, and how many workers are inside.
+    state: Line<AtomicU64>,
     stop: AtomicBool,
     region: UnsafeCell<Region>,
     /// What is left of each thread's share: start in the low and end in the high 32 bits.
@@ -48,8 +47,15 @@ struct Shared {
     panicked: AtomicBool,
 }
 
-// SAFETY: `region` is written by the caller only while no worker is inside a region (pending is 0), and workers
-// read it only after the epoch's release store.
+/// Of `Shared::state`: the region can be entered.
+const OPEN: u64 = 1 << 16;
+/// Of `Shared::state`: workers inside.
+const INSIDE: u64 = OPEN - 1;
+/// Of `Shared::state`: one region further.
+const NEXT: u64 = OPEN << 1;
+
+// SAFETY: `region` is written by the caller only while no region is open and no worker inside, and workers read it
+// only inside.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `region` is used only during the region it was set for, when what it points to lives.
 unsafe impl Send for Shared {}
@@ -71,8 +77,7 @@ impl Pool {
             cores.clear();
         }
         let shared = Arc::new(Shared {
-            epoch: Line::default(),
-            pending: Line::default(),
+            state: Line::default(),
             stop: AtomicBool::new(false),
             region: UnsafeCell::new(Region { work: &|_, _| {}, grain: 1 }),
             shares: (0..threads).map(|_| Line::default()).collect(),
@@ -123,22 +128,21 @@ impl Pool {
             let cut = |i: usize| (grains * i.min(threads) / threads * grain).min(total) as u64;
             share.0.store(cut(i) | cut(i + 1) << 32, Ordering::Relaxed);
         }
-        // SAFETY: all workers are done with the last region (pending is 0, see the end of this function), so
-        // nobody reads the cell. The lifetime of `work` is erased; it outlives this call, and no worker touches it
-        // after the wait below.
+        // SAFETY: the last region is closed and no worker inside (see the end of this function), so nobody reads
+        // the cell. The lifetime of `work` is erased; it outlives this call, and workers leave before it ends.
         unsafe {
             let work = std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work);
             *shared.region.get() = Region { work, grain: grain as u32 };
         }
-        shared.pending.0.store(self.workers.len(), Ordering::Relaxed);
-        shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        let number = shared.state.0.load(Ordering::Relaxed) & !(NEXT - 1);
+        shared.state.0.store(number.wrapping_add(NEXT) | OPEN, Ordering::SeqCst);
         for (parked, worker) in shared.parked.iter().zip(&self.workers) {
             if parked.0.load(Ordering::SeqCst) {
                 worker.thread().unpark();
             }
         }
-        // The region must not end before the workers have left it, not even by a panic here.
-        let guard = Wait(shared);
+        // The region must not end before the workers inside have left it, not even by a panic here.
+        let guard = Close(shared);
         shared.take(0, work, grain as u32);
         drop(guard);
         if shared.panicked.swap(false, Ordering::Relaxed) {
@@ -147,20 +151,20 @@ impl Pool {
     }
 }
 
-/// Waits for the workers when dropped.
-struct Wait<'a>(&'a Shared);
+/// Closes the region when dropped, and waits for the workers inside.
+struct Close<'a>(&'a Shared);
 
-impl Drop for Wait<'_> {
+impl Drop for Close<'_> {
     fn drop(&mut self) {
         let shared = self.0;
-        let done = || shared.pending.0.load(Ordering::Acquire) == 0;
-        if spin_until(done) {
+        shared.state.0.fetch_and(!OPEN, Ordering::SeqCst);
+        if spin_until(|| shared.state.0.load(Ordering::Acquire) & INSIDE == 0) {
             return;
         }
         *shared.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
         shared.caller_parked.0.store(true, Ordering::SeqCst);
-        // Either this load sees that all are done, or the last worker's load sees the flag and unparks.
-        while shared.pending.0.load(Ordering::SeqCst) != 0 {
+        // Either this load sees that all have left, or the last worker's load sees the flag and unparks.
+        while shared.state.0.load(Ordering::SeqCst) & INSIDE != 0 {
             std::thread::park();
         }
         shared.caller_parked.0.store(false, Ordering::Relaxed);
@@ -192,12 +196,13 @@ impl Shared {
     fn serve(&self, index: usize) {
         let mut seen = 0;
         loop {
-            let next = || self.epoch.0.load(Ordering::Acquire) != seen || self.stop.load(Ordering::Relaxed);
+            let is_new = |state: u64| state & OPEN != 0 && state & !(NEXT - 1) != seen;
+            let next = || is_new(self.state.0.load(Ordering::Relaxed)) || self.stop.load(Ordering::Relaxed);
             if !spin_until(next) {
                 let parked = &self.parked[index - 1].0;
                 parked.store(true, Ordering::SeqCst);
-                // Either this load sees the new epoch, or the caller's load sees the flag and unparks.
-                while self.epoch.0.load(Ordering::SeqCst) == seen && !self.stop.load(Ordering::SeqCst) {
+                // Either this load sees the new region, or the caller's load sees the flag and unparks.
+                while !is_new(self.state.0.load(Ordering::SeqCst)) && !self.stop.load(Ordering::SeqCst) {
                     std::thread::park();
                 }
                 parked.store(false, Ordering::Relaxed);
@@ -205,10 +210,20 @@ impl Shared {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            seen = self.epoch.0.load(Ordering::Acquire);
+            let state = self.state.0.load(Ordering::Relaxed);
+            if !is_new(state) {
+                continue;
+            }
+            // Entering fails if the region was closed meanwhile, or if another worker entered: then try again.
+            let entered =
+                self.state.0.compare_exchange(state, state + 1, Ordering::Acquire, Ordering::Relaxed);
+            if entered.is_err() {
+                continue;
+            }
+            seen = state & !(NEXT - 1);
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                // SAFETY: written before the epoch's release store that was just acquired, and not again before
-                // this worker has lowered `pending`; the closure lives as long.
+                // SAFETY: written before the release store that opened the region, which was just acquired, and not
+                // again before this worker has left; the closure lives as long.
                 let (work, grain) = unsafe {
                     let region = &*self.region.get();
                     (&*region.work, region.grain)
@@ -218,7 +233,7 @@ impl Shared {
             if outcome.is_err() {
                 self.panicked.store(true, Ordering::Relaxed);
             }
-            let last = self.pending.0.fetch_sub(1, Ordering::SeqCst) == 1;
+            let last = self.state.0.fetch_sub(1, Ordering::SeqCst) & INSIDE == 1;
             if last && self.caller_parked.0.load(Ordering::SeqCst) {
                 let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 caller.inspect(Thread::unpark);
@@ -278,6 +293,8 @@ impl Drop for Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     #[test]

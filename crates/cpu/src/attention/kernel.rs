@@ -15,6 +15,17 @@ use crate::vector::{LANES, Vector};
 /// Vectors of positions in a tile.
 const GROUPS: usize = PAGE_POSITIONS / LANES;
 
+/// 0, 1, 2 ...
+const POSITIONS: [[f32; LANES]; GROUPS] = {
+    let mut positions = [[0.0; LANES]; GROUPS];
+    let mut i = 0;
+    while i < PAGE_POSITIONS {
+        positions[i / LANES][i % LANES] = i as f32;
+        i += 1;
+    }
+    positions
+};
+
 /// Queries that a block has at most.
 pub(crate) const QUERIES: usize = 64;
 
@@ -221,7 +232,7 @@ fn softmax<V: Vector>(
             s = v.mul(cap, math::tanh(v, v.div(s, cap)));
         }
         if visible.len() < PAGE_POSITIONS {
-            let position = v.load(&std::array::from_fn(|i| (j * LANES + i) as f32));
+            let position = v.load(&POSITIONS[j]);
             s = v.select_less(position, start, hidden, s);
             s = v.select_less(position, end, s, hidden);
         }

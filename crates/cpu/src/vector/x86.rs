@@ -220,8 +220,10 @@ impl Vector for Avx2 {
         // SAFETY: see the top of the file.
         unsafe {
             let sign = _mm256_set1_ps(-0.0);
-            let one = |a, b| _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
-            (one(a.0, b.0), one(a.1, b.1))
+            (
+                _mm256_or_ps(_mm256_andnot_ps(sign, a.0), _mm256_and_ps(sign, b.0)),
+                _mm256_or_ps(_mm256_andnot_ps(sign, a.1), _mm256_and_ps(sign, b.1)),
+            )
         }
     }
     #[inline(always)]
@@ -229,8 +231,10 @@ impl Vector for Avx2 {
         let biased = self.add(n, self.splat(ROUND + 127.0));
         // SAFETY: see the top of the file.
         unsafe {
-            let one = |x| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(x)));
-            (one(biased.0), one(biased.1))
+            (
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(biased.0))),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(biased.1))),
+            )
         }
     }
     #[inline(always)]
