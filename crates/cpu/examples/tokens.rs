@@ -38,7 +38,7 @@ fn main() {
 
     let (prompt, generate, depth) = (value("--prompt", 512), value("--generate", 64), value("--depth", 0));
     let chunk = value("--chunk", 512);
-    let mut bench = Bench { executor, experts, program, seed: 1 };
+    let mut bench = Bench { executor, experts, program, seed: 1, logits: Vec::new() };
     for _ in 0..value("--repeat", 3) {
         let mut states = States::new(&bench.program, None);
         let sequence = states.create();
@@ -75,6 +75,7 @@ struct Bench {
     experts: PackedExperts,
     program: turbospark_program::Program,
     seed: u32,
+    logits: Vec<f32>,
 }
 
 impl Bench {
@@ -105,8 +106,9 @@ impl Bench {
     fn step(&mut self, states: &mut States, sequence: SequenceId, tokens: &[u32], logits: bool) {
         let mut batch = Batch::append(states, sequence, tokens);
         batch.rows.last_mut().unwrap().logits = logits;
-        let mut all = vec![0.0; if logits { self.program.vocabulary() } else { 0 }];
-        let mut outputs = Outputs { logits: Logits::All(&mut all), ..Outputs::default() };
+        self.logits.resize(self.program.vocabulary(), 0.0);
+        let wanted = if logits { self.program.vocabulary() } else { 0 };
+        let mut outputs = Outputs { logits: Logits::All(&mut self.logits[..wanted]), ..Outputs::default() };
         self.executor.step(&batch, states, &self.experts, &mut outputs).expect("a step");
     }
 

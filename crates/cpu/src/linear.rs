@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 
 use crate::activations::{Activations, Form, TILE};
 use crate::isa::Isa;
-use crate::kernels::{Results, Task, kernel};
-use crate::panels::{LANES, PanelRef};
+use crate::kernels::{Ahead, Results, Task, kernel, together};
+use crate::panels::{BLOCK, LANES, PanelRef};
 
 /// Columns of a row-major matrix that one thread writes, while others write others.
 ///
@@ -114,40 +114,58 @@ pub fn linear(
     if rows == 0 || panels.is_empty() {
         return;
     }
-    let whole = kernel(isa, layout.kind(), TILE.min(rows));
-    let tail = kernel(isa, layout.kind(), (rows - 1) % TILE + 1);
     let tile_bytes = (x.tile(0).1.len() * 4).max(1);
     let chunk = (CHUNK_BYTES / tile_bytes).clamp(1, tiles);
-    let mut results = [[0.0; LANES]; TILE];
+    let together = together(isa, layout.kind(), TILE.min(rows));
     for first in (0..tiles).step_by(chunk) {
-        for panel in panels.clone() {
-            let bytes = weights.panel(panel);
-            let column = (panel - panels.start) * LANES;
-            let lanes = (layout.rows() - panel * LANES).min(LANES);
-            for tile in first..tiles.min(first + chunk) {
-                let (rows, words) = x.tile(tile);
-                let task = Task {
-                    kind: layout.kind(),
-                    panel: bytes,
-                    rows,
-                    x: words,
-                    ahead: bytes.as_ptr().wrapping_add(bytes.len()),
-                    ahead_lines: 0,
-                };
-                let run = if rows == TILE { whole } else { tail };
-                // SAFETY: the kernel was chosen for this kind, number of rows and instruction set.
-                unsafe { run(&task, &mut results) };
-                write(&results[..rows], tile * TILE, column, lanes, out);
+        let tiles = first..tiles.min(first + chunk);
+        let mut panel = panels.start;
+        while panel < panels.end {
+            let count = together.min(panels.end - panel);
+            pass(isa, weights, panel..panel + count, x, tiles.clone(), panels.start, out);
+            panel += count;
+        }
+    }
+}
+
+/// One or two panels against some tiles.
+fn pass(
+    isa: Isa,
+    weights: &PanelRef<'_>,
+    panels: Range<usize>,
+    x: &Activations,
+    tiles: Range<usize>,
+    origin: usize,
+    out: &mut Outputs<'_>,
+) {
+    let layout = weights.layout();
+    let kind = layout.kind();
+    let mut results = [[[0.0; LANES]; TILE]; 2];
+    for (index, tile) in tiles.clone().enumerate() {
+        let (rows, words) = x.tile(tile);
+        let together = together(isa, kind, rows).min(panels.len());
+        for panel in panels.clone().step_by(together) {
+            let bytes = weights.panels(panel..panel + together);
+            let ahead = ahead(bytes, layout.columns(), index, tiles.len());
+            let task = Task { kind, panels: bytes, rows, x: words, ahead };
+            // SAFETY: the kernel is that of this kind, these numbers and this instruction set.
+            unsafe { kernel(isa, kind, rows, together)(&task, &mut results) };
+            for (panel, results) in (panel..).zip(&results[..together]) {
+                let column = (panel - origin) * LANES;
+                let lanes = (layout.rows() - panel * LANES).min(LANES);
+                for (r, result) in results[..rows].iter().enumerate() {
+                    out.row_mut(tile * TILE + r)[column..column + lanes].copy_from_slice(&result[..lanes]);
+                }
             }
         }
     }
 }
 
-#[inline]
-fn write(results: &[[f32; LANES]], row: usize, column: usize, lanes: usize, out: &mut Outputs<'_>) {
-    for (r, result) in results.iter().enumerate() {
-        out.row_mut(row + r)[column..column + lanes].copy_from_slice(&result[..lanes]);
-    }
+/// The part of the panels after `bytes` that pass `index` of `passes` asks for.
+fn ahead(bytes: &[u8], columns: usize, index: usize, passes: usize) -> Ahead {
+    let step = bytes.len() / (columns.div_ceil(BLOCK) * passes).max(1);
+    let start = bytes.as_ptr().wrapping_add(bytes.len() + index * bytes.len() / passes);
+    Ahead { start, step, lines: step.div_ceil(64) }
 }
 
-const _: () = assert!(size_of::<Results>() == TILE * LANES * 4);
+const _: () = assert!(size_of::<Results>() == 2 * TILE * LANES * 4);

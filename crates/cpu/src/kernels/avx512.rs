@@ -8,22 +8,22 @@ use std::arch::x86_64::*;
 use turbospark_formats::Float;
 
 use super::spec::{Spec, select};
-use super::{Kernel, Results, Task};
+use super::{DISTANCE, FEW, Kernel, Results, Task};
 use crate::activations::{BLOCK_WORDS, HALVES_WORDS};
 use crate::panels::{
     DOUBLED_E2M1, Factors, Head, LANES, NON_LINEAR, PanelKind, QUADS, Shape, Values, planes,
 };
 
-/// The kernel for one kind and number of rows.
-pub(super) fn kernel(kind: PanelKind, rows: usize) -> Kernel {
-    select!(kind, rows, blocks, dense_of)
+/// The kernel for one kind and numbers of rows and panels.
+pub(super) fn kernel(kind: PanelKind, rows: usize, panels: usize) -> Kernel {
+    select!(kind, rows, panels, blocks, dense_of)
 }
 
-fn dense_of<const R: usize>(float: Float) -> Kernel {
+fn dense_of<const R: usize, const P: usize>(float: Float) -> Kernel {
     match float {
-        Float::F32 => dense::<0, R>,
-        Float::F16 => dense::<1, R>,
-        Float::BF16 => dense::<2, R>,
+        Float::F32 => dense::<0, R, P>,
+        Float::F16 => dense::<1, R, P>,
+        Float::BF16 => dense::<2, R, P>,
     }
 }
 
@@ -121,35 +121,27 @@ fn merge(a: __m512i, b: __m512i, mask: __m512i) -> __m512i {
     _mm512_ternarylogic_epi32::<0xd8>(b, a, mask)
 }
 
-/// The eight vectors of a block as unsigned bytes: code values, plus 128 where they are signed.
+/// Vector Q of a block as unsigned bytes: code values, plus 128 where they are signed.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
-fn unpack<K: Spec>(panel: &[u8], at: usize) -> [__m512i; QUADS] {
+fn vector<K: Spec, const Q: usize>(panels: &[u8], at: usize) -> __m512i {
     let (low, high) = const { planes(K::SHAPE.bits) };
-    let mut w = [_mm512_setzero_si512(); QUADS];
     let mask = _mm512_set1_epi8(((1u32 << low) - 1) as u8 as i8);
-    // Bits above the code are left where a lookup or a merge does not see them.
     let fold = 8 / low;
-    for j in 0..low {
-        let v = load(panel, at + 64 * j);
-        for i in 0..fold {
-            w[fold * j + i] = shift_right(v, low * i);
-        }
-    }
+    // Bits above the code are left where a lookup or a merge does not see them.
+    let w = shift_right(load(panels, at + 64 * (Q / fold)), low * (Q % fold));
     if high > 0 {
-        let values = load(const { &high_table(K::SHAPE) }, 0);
         let fold = 8 / high;
-        for (q, w) in w.iter_mut().enumerate() {
-            let plane = load(panel, at + 64 * (low + q / fold));
-            *w = merge(*w, _mm512_permutexvar_epi8(shift_right(plane, high * (q % fold)), values), mask);
-        }
+        let plane = load(panels, at + 64 * (low + Q / fold));
+        let values = load(const { &high_table(K::SHAPE) }, 0);
+        merge(w, _mm512_permutexvar_epi8(shift_right(plane, high * (Q % fold)), values), mask)
     } else if low == 4 && !matches!(K::SHAPE.values, Values::Unsigned) {
-        let values = load(const { &nibble_table(K::SHAPE.values) }, 0);
-        w = w.map(|w| _mm512_permutexvar_epi8(w, values));
+        _mm512_permutexvar_epi8(w, load(const { &nibble_table(K::SHAPE.values) }, 0))
     } else if low < 8 {
-        w = w.map(|w| _mm512_and_si512(w, mask));
+        _mm512_and_si512(w, mask)
+    } else {
+        w
     }
-    w
 }
 
 /// Shifts right; bits come in from the neighbouring byte.
@@ -200,6 +192,16 @@ fn read_head(head: Head, panel: &[u8], at: usize) -> (__m512, __m512) {
     }
 }
 
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+fn read_heads<const P: usize>(head: Head, place: Place<'_>) -> [(__m512, __m512); P] {
+    let mut heads = [(_mm512_setzero_ps(), _mm512_setzero_ps()); P];
+    for (p, of_panel) in heads.iter_mut().enumerate() {
+        *of_panel = read_head(head, place.panels, place.at + p * place.stride);
+    }
+    heads
+}
+
 /// Sixteen bytes as floats.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
@@ -234,107 +236,199 @@ fn scales<K: Spec>(head: (__m512, __m512), panel: &[u8], at: usize, half: usize)
     }
 }
 
-/// Adds the products of one vector of weights with a quad of each row, `at` being the quad of the first row.
+/// Integer sums of a block, or of a half, [panel][row].
+type Dots<const R: usize, const P: usize> = [[__m512i; R]; P];
+
+/// Adds the products of vector Q of each panel's block with that quad of each row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
-fn dot<const R: usize>(dots: &mut [__m512i; R], w: __m512i, x: &[u32], at: usize) {
-    for (r, dot) in dots.iter_mut().enumerate() {
-        *dot = _mm512_dpbusd_epi32(*dot, w, word(x, at + QUADS * r));
+fn step<K: Spec, const R: usize, const P: usize, const Q: usize>(
+    dots: &mut Dots<R, P>,
+    codes: Place<'_>,
+    x: &[u32],
+    quads: usize,
+) {
+    let mut w = [_mm512_setzero_si512(); P];
+    for (p, w) in w.iter_mut().enumerate() {
+        *w = vector::<K, Q>(codes.panels, codes.at + p * codes.stride);
     }
+    for r in 0..R {
+        let values = word(x, quads + QUADS * r + Q);
+        for (dots, w) in dots.iter_mut().zip(w) {
+            dots[r] = _mm512_dpbusd_epi32(dots[r], w, values);
+        }
+    }
+}
+
+/// A place in the first panel and, `stride` further, in the next.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    panels: &'a [u8],
+    at: usize,
+    stride: usize,
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
-fn corrections<K: Spec, const R: usize>(x: &[u32], at: usize) -> [__m512i; R] {
-    let mut dots = [_mm512_setzero_si512(); R];
+fn corrections<K: Spec, const R: usize, const P: usize>(x: &[u32], at: usize) -> Dots<R, P> {
+    let mut dots = [[_mm512_setzero_si512(); R]; P];
     if !matches!(K::SHAPE.values, Values::Unsigned) {
-        for (r, dot) in dots.iter_mut().enumerate() {
-            *dot = word(x, at + r);
+        for r in 0..R {
+            let correction = word(x, at + r);
+            for dots in &mut dots {
+                dots[r] = correction;
+            }
         }
     }
     dots
 }
 
+/// Scales integer sums and adds them to the outputs, then the addends.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
-fn blocks<K: Spec, const R: usize>(task: &Task<'_>, out: &mut Results) {
-    let shape = K::shape(task.kind);
-    let (panel, x) = (task.panel, task.x);
-    let groups = panel.len() / shape.group_bytes();
-    debug_assert_eq!(task.rows, R);
-    debug_assert_eq!(x.len(), groups * shape.blocks * R * (BLOCK_WORDS + HALVES_WORDS));
-    let mut acc = [_mm512_setzero_ps(); R];
-    let (mut at, mut xs) = (0, 0);
-    let mut halves = groups * shape.blocks * R * BLOCK_WORDS;
-    for _ in 0..groups {
-        let head = read_head(shape.head, panel, at);
-        at += shape.head.bytes();
-        for _ in 0..shape.blocks {
-            let w = unpack::<K>(panel, at + K::SHAPE.factors.bytes());
-            let quads = xs + 3 * R;
-            let mut add = |dots: [__m512i; R], (scale, addend): (__m512, __m512), sums: usize| {
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let scale = _mm512_mul_ps(scale, float(x, xs + r));
-                    *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), scale, *acc);
-                    if K::SHAPE.addend() {
-                        *acc = _mm512_fmadd_ps(addend, float(x, sums + r), *acc);
-                    }
-                }
-            };
-            if K::SHAPE.factors.halves() {
-                let mut dots = corrections::<K, R>(x, halves);
-                dot(&mut dots, w[0], x, quads);
-                dot(&mut dots, w[1], x, quads + 1);
-                dot(&mut dots, w[2], x, quads + 2);
-                dot(&mut dots, w[3], x, quads + 3);
-                add(dots, scales::<K>(head, panel, at, 0), halves + 2 * R);
-                let mut dots = corrections::<K, R>(x, halves + R);
-                dot(&mut dots, w[4], x, quads + 4);
-                dot(&mut dots, w[5], x, quads + 5);
-                dot(&mut dots, w[6], x, quads + 6);
-                dot(&mut dots, w[7], x, quads + 7);
-                add(dots, scales::<K>(head, panel, at, 1), halves + 3 * R);
-            } else {
-                let mut dots = corrections::<K, R>(x, xs + R);
-                dot(&mut dots, w[0], x, quads);
-                dot(&mut dots, w[1], x, quads + 1);
-                dot(&mut dots, w[2], x, quads + 2);
-                dot(&mut dots, w[3], x, quads + 3);
-                dot(&mut dots, w[4], x, quads + 4);
-                dot(&mut dots, w[5], x, quads + 5);
-                dot(&mut dots, w[6], x, quads + 6);
-                dot(&mut dots, w[7], x, quads + 7);
-                add(dots, scales::<K>(head, panel, at, 0), xs + 2 * R);
+fn accumulate<K: Spec, const R: usize, const P: usize>(
+    acc: &mut [[__m512; R]; P],
+    dots: Dots<R, P>,
+    scales: [(__m512, __m512); P],
+    x: &[u32],
+    (scale_at, sum_at): (usize, usize),
+) {
+    for r in 0..R {
+        let (x_scale, x_sum) = (float(x, scale_at + r), float(x, sum_at + r));
+        for ((acc, dots), (scale, addend)) in acc.iter_mut().zip(dots).zip(scales) {
+            let scale = _mm512_mul_ps(scale, x_scale);
+            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), scale, acc[r]);
+            if K::SHAPE.addend() {
+                acc[r] = _mm512_fmadd_ps(addend, x_sum, acc[r]);
             }
-            at += K::SHAPE.block_bytes();
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+fn blocks<K: Spec, const R: usize, const P: usize>(task: &Task<'_>, out: &mut Results) {
+    let shape = K::shape(task.kind);
+    let (panels, x) = (task.panels, task.x);
+    let stride = panels.len() / P;
+    let blocks = x.len() / (R * (BLOCK_WORDS + HALVES_WORDS));
+    debug_assert_eq!((task.rows, shape.panel_bytes(blocks)), (R, Some(stride)));
+    let mut acc = [[_mm512_setzero_ps(); R]; P];
+    let (mut unit, mut xs, mut halves) = (0, 0, blocks * R * BLOCK_WORDS);
+    let mut ahead = task.ahead.start;
+    let mut left = blocks;
+    while left > 0 {
+        let count = left.min(shape.unit);
+        left -= count;
+        if R <= FEW {
+            prefetch(panels, unit, shape.codes_start());
+        }
+        // A unit has one head, or one for each block.
+        let one_head = if K::DYNAMIC { shape.head_blocks > 1 } else { K::SHAPE.head_blocks > 1 };
+        let mut heads = read_heads::<P>(shape.head, Place { panels, at: unit, stride });
+        for b in 0..count {
+            if R <= FEW {
+                let at = unit + shape.codes_start() + b * K::SHAPE.code_bytes();
+                prefetch(panels, at, K::SHAPE.code_bytes());
+            } else {
+                task.ahead.block(ahead);
+                ahead = ahead.wrapping_add(task.ahead.step);
+            }
+            if !one_head && b > 0 {
+                let at = unit + b * shape.head.bytes();
+                heads = read_heads::<P>(shape.head, Place { panels, at, stride });
+            }
+            let at = unit + shape.codes_start() + b * K::SHAPE.code_bytes();
+            let codes = Place { panels, at, stride };
+            let factors = unit + shape.factors_start() + b * K::SHAPE.factors.bytes();
+            let scales = |half: usize| {
+                let mut scales_of = heads;
+                for (p, scales_of) in scales_of.iter_mut().enumerate() {
+                    *scales_of = scales::<K>(heads[p], panels, p * stride + factors, half);
+                }
+                scales_of
+            };
+            let quads = xs + 3 * R;
+            if K::SHAPE.factors.halves() {
+                let mut dots = corrections::<K, R, P>(x, halves);
+                step::<K, R, P, 0>(&mut dots, codes, x, quads);
+                step::<K, R, P, 1>(&mut dots, codes, x, quads);
+                step::<K, R, P, 2>(&mut dots, codes, x, quads);
+                step::<K, R, P, 3>(&mut dots, codes, x, quads);
+                accumulate::<K, R, P>(&mut acc, dots, scales(0), x, (xs, halves + 2 * R));
+                let mut dots = corrections::<K, R, P>(x, halves + R);
+                step::<K, R, P, 4>(&mut dots, codes, x, quads);
+                step::<K, R, P, 5>(&mut dots, codes, x, quads);
+                step::<K, R, P, 6>(&mut dots, codes, x, quads);
+                step::<K, R, P, 7>(&mut dots, codes, x, quads);
+                accumulate::<K, R, P>(&mut acc, dots, scales(1), x, (xs, halves + 3 * R));
+            } else {
+                let mut dots = corrections::<K, R, P>(x, xs + R);
+                step::<K, R, P, 0>(&mut dots, codes, x, quads);
+                step::<K, R, P, 1>(&mut dots, codes, x, quads);
+                step::<K, R, P, 2>(&mut dots, codes, x, quads);
+                step::<K, R, P, 3>(&mut dots, codes, x, quads);
+                step::<K, R, P, 4>(&mut dots, codes, x, quads);
+                step::<K, R, P, 5>(&mut dots, codes, x, quads);
+                step::<K, R, P, 6>(&mut dots, codes, x, quads);
+                step::<K, R, P, 7>(&mut dots, codes, x, quads);
+                accumulate::<K, R, P>(&mut acc, dots, scales(0), x, (xs, xs + 2 * R));
+            }
             xs += BLOCK_WORDS * R;
             halves += HALVES_WORDS * R;
         }
+        unit += shape.unit_bytes();
     }
     store(&acc, out);
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
-fn store<const R: usize>(acc: &[__m512; R], out: &mut Results) {
+fn store<const R: usize, const P: usize>(acc: &[[__m512; R]; P], out: &mut Results) {
     for (acc, out) in acc.iter().zip(out) {
-        // SAFETY: a row of results is 16 floats.
-        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), *acc) };
+        for (acc, out) in acc.iter().zip(out) {
+            // SAFETY: a row of results is 16 floats.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), *acc) };
+        }
+    }
+}
+
+/// Asks for `bytes` from `at` on, a while before they are read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+fn prefetch(panels: &[u8], at: usize, bytes: usize) {
+    let start = panels.as_ptr().wrapping_add(at + DISTANCE);
+    for line in 0..bytes / 64 {
+        _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64 * line).cast());
     }
 }
 
 /// FLOAT is 0 for f32, 1 for f16, 2 for bf16.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
-fn dense<const FLOAT: usize, const R: usize>(task: &Task<'_>, out: &mut Results) {
+fn dense<const FLOAT: usize, const R: usize, const P: usize>(task: &Task<'_>, out: &mut Results) {
     let (float, bytes) = const { [(Float::F32, 64), (Float::F16, 32), (Float::BF16, 32)][FLOAT] };
-    let (panel, x) = (task.panel, task.x);
-    let columns = panel.len() / bytes;
+    let (panels, x) = (task.panels, task.x);
+    let stride = panels.len() / P;
+    let columns = stride / bytes;
     debug_assert_eq!(task.rows, R);
     debug_assert_eq!(x.len(), columns * R);
-    let mut acc = [_mm512_setzero_ps(); R];
+    let mut acc = [[_mm512_setzero_ps(); R]; P];
     for k in 0..columns {
-        let w = floats(float, panel, k * bytes);
-        for (r, acc) in acc.iter_mut().enumerate() {
-            *acc = _mm512_fmadd_ps(w, _mm512_castsi512_ps(word(x, k * R + r)), *acc);
+        if R <= FEW {
+            // Beyond these panels' ends are those of the next two.
+            let ahead = k * bytes + if k * bytes + DISTANCE < stride { 0 } else { (P - 1) * stride };
+            for p in 0..P {
+                prefetch(panels, p * stride + ahead, 64);
+            }
+        }
+        let mut w = [_mm512_setzero_ps(); P];
+        for (p, w) in w.iter_mut().enumerate() {
+            *w = floats(float, panels, p * stride + k * bytes);
+        }
+        for r in 0..R {
+            let value = _mm512_castsi512_ps(word(x, k * R + r));
+            for (acc, w) in acc.iter_mut().zip(w) {
+                acc[r] = _mm512_fmadd_ps(w, value, acc[r]);
+            }
         }
     }
     store(&acc, out);

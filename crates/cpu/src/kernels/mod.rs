@@ -9,35 +9,76 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
+use crate::activations::TILE;
 use crate::isa::{Isa, Level};
 use crate::panels::{LANES, PanelKind};
 
-/// One panel against one tile.
+/// One panel, or two neighbours, against one tile.
 pub(crate) struct Task<'a> {
     pub kind: PanelKind,
-    /// The panel's bytes.
-    pub panel: &'a [u8],
+    /// The bytes of the panels.
+    pub panels: &'a [u8],
     /// Rows of the tile, 1 to 8.
     pub rows: usize,
     /// The tile's words.
     pub x: &'a [u32],
-    /// Where bytes that will be wanted soon begin, and how many cache lines of them to ask for at every block.
-    pub ahead: *const u8,
-    pub ahead_lines: usize,
+    /// Bytes that will be wanted soon.
+    pub ahead: Ahead,
 }
 
-/// Outputs of a task, [row][lane]; rows beyond the tile's are not touched.
-pub(crate) type Results = [[f32; LANES]; crate::activations::TILE];
+/// Up to so many rows weights stream through faster than they are computed with.
+pub(crate) const FEW: usize = 4;
+/// How far ahead of a stream its bytes are asked for. Without it Zen 5 reads at two thirds of its bandwidth, because
+/// the kernels' instructions leave the machine few loads to look ahead to.
+pub(crate) const DISTANCE: usize = 8192;
 
-/// A kernel for one kind of panel and one number of rows. It may be called only on a machine with the
-/// instructions it was chosen for, with a task of that kind and number of rows.
+/// What is brought to the second-level cache while a tile of more rows is computed: at every block of weights
+/// `lines` cache lines, the first at `start`, then `step` bytes further.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub start: *const u8,
+    pub step: usize,
+    pub lines: usize,
+}
+
+impl Ahead {
+    /// Asks for the lines of one block, `at` being where they begin.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn block(&self, at: *const u8) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        for line in 0..self.lines {
+            // SAFETY: a prefetch of any address is allowed and touches nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(64 * line).cast()) };
+        }
+    }
+}
+
+/// Outputs of a task, [panel][row][lane]; what is beyond the task's panels and rows is not touched.
+pub(crate) type Results = [[[f32; LANES]; TILE]; 2];
+
+/// A kernel for one kind of panel and certain numbers of rows and panels. It may be called only on a machine with the
+/// instructions it was chosen for, with a task of that kind and those numbers.
 pub(crate) type Kernel = unsafe fn(&Task<'_>, &mut Results);
 
-/// The kernel for tiles of `rows` rows.
-pub(crate) fn kernel(isa: Isa, kind: PanelKind, rows: usize) -> Kernel {
+/// Panels that a kernel best takes together, 1 or 2.
+///
+/// Many rows: each value of the input is loaded once for both. Dense with few: the chains of dependent sums
+/// overlap.
+pub(crate) fn together(isa: Isa, kind: PanelKind, rows: usize) -> usize {
+    let pairs = match kind.shape() {
+        None => true,
+        // With addends or two scales a block there are too few registers for two panels.
+        Some(shape) => rows == TILE && !shape.addend() && !shape.factors.halves(),
+    };
+    if pairs && isa.level() == Level::Avx512 { 2 } else { 1 }
+}
+
+/// The kernel for tiles of `rows` rows and for 1 panel, or for as many as [`together`] says.
+pub(crate) fn kernel(isa: Isa, kind: PanelKind, rows: usize, panels: usize) -> Kernel {
     match isa.level() {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => avx512::kernel(kind, rows),
+        Level::Avx512 => avx512::kernel(kind, rows, panels),
         _ => scalar::task,
     }
 }

@@ -15,25 +15,26 @@ use half::{bf16, f16};
 use turbospark_formats::Float;
 
 use super::{Results, Task};
-use crate::activations::{BLOCK_WORDS, HALVES_WORDS};
+use crate::activations::{BLOCK_WORDS, HALVES_WORDS, TILE};
 use crate::panels::{
     BLOCK, DOUBLED_E2M1, Factors, Head, LANES, NON_LINEAR, PanelKind, QUADS, Shape, Values, read_codes,
 };
 
 /// Runs a task.
-pub(super) fn task(task: &Task<'_>, out: &mut Results) {
+pub(super) fn task(task: &Task<'_>, results: &mut Results) {
+    let out = &mut results[0];
     match task.kind {
         PanelKind::Dense(float) => dense(float, task, out),
         kind => blocks(kind.shape().expect("only dense kinds have no shape"), task, out),
     }
 }
 
-fn dense(float: Float, task: &Task<'_>, out: &mut Results) {
+fn dense(float: Float, task: &Task<'_>, out: &mut [[f32; LANES]; TILE]) {
     let rows = task.rows;
     for acc in &mut out[..rows] {
         *acc = [0.0; LANES];
     }
-    for (weights, x) in task.panel.chunks_exact(LANES * float.bytes()).zip(task.x.chunks_exact(rows)) {
+    for (weights, x) in task.panels.chunks_exact(LANES * float.bytes()).zip(task.x.chunks_exact(rows)) {
         let weights = floats(float, weights);
         for (acc, x) in out.iter_mut().zip(x) {
             for (acc, weight) in acc.iter_mut().zip(weights) {
@@ -43,23 +44,18 @@ fn dense(float: Float, task: &Task<'_>, out: &mut Results) {
     }
 }
 
-fn blocks(shape: Shape, task: &Task<'_>, out: &mut Results) {
+fn blocks(shape: Shape, task: &Task<'_>, out: &mut [[f32; LANES]; TILE]) {
     let rows = task.rows;
     for acc in &mut out[..rows] {
         *acc = [0.0; LANES];
     }
-    let count = task.panel.len() / shape.group_bytes() * shape.blocks;
+    let count = shape.blocks(task.panels.len());
     let (main, halves) = task.x.split_at(count * BLOCK_WORDS * rows);
-    let mut inputs = main.chunks_exact(BLOCK_WORDS * rows).zip(halves.chunks_exact(HALVES_WORDS * rows));
-    for group in task.panel.chunks_exact(shape.group_bytes()) {
-        let (head, blocks) = group.split_at(shape.head.bytes());
-        let head = read_head(shape.head, head);
-        for block in blocks.chunks_exact(shape.block_bytes()) {
-            let Some((x, halves)) = inputs.next() else { return };
-            let block = Block::read(shape, &head, block);
-            for (row, acc) in out[..rows].iter_mut().enumerate() {
-                block.accumulate(shape, &Input::read(x, halves, row, rows), acc);
-            }
+    let inputs = main.chunks_exact(BLOCK_WORDS * rows).zip(halves.chunks_exact(HALVES_WORDS * rows));
+    for (block, (x, halves)) in inputs.enumerate() {
+        let block = Block::read(shape, task.panels, block);
+        for (row, acc) in out[..rows].iter_mut().enumerate() {
+            block.accumulate(shape, &Input::read(x, halves, row, rows), acc);
         }
     }
 }
@@ -105,16 +101,22 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    fn read(shape: Shape, head: &Scales, bytes: &[u8]) -> Block {
-        let (factors, planes) = bytes.split_at(shape.factors.bytes());
-        let (table, bias): (Box<dyn Fn(u8) -> i8>, i32) = match shape.values {
-            Values::Unsigned if shape.bits == 8 => (Box::new(|c| (c ^ 0x80) as i8), 128),
-            Values::Unsigned => (Box::new(|c| c as i8), 0),
-            Values::Offset(offset) => (Box::new(move |c| c.wrapping_sub(offset) as i8), 0),
-            Values::E2m1 => (Box::new(|c| DOUBLED_E2M1[usize::from(c)]), 0),
-            Values::NonLinear => (Box::new(|c| NON_LINEAR[usize::from(c)]), 0),
+    fn read(shape: Shape, panel: &[u8], index: usize) -> Block {
+        let unit = &panel[index / shape.unit * shape.unit_bytes()..];
+        let within = index % shape.unit;
+        let part = |start: usize, i: usize, bytes: usize| &unit[start + i * bytes..][..bytes];
+        let head = read_head(shape.head, part(0, within / shape.head_blocks, shape.head.bytes()));
+        let factors = part(shape.factors_start(), within, shape.factors.bytes());
+        let planes = part(shape.codes_start(), within, shape.code_bytes());
+        // Eight bits without a sign: less 128 they fit an i8.
+        let bias = if shape.bits == 8 && shape.values == Values::Unsigned { 128 } else { 0 };
+        let value = |code: u8| match shape.values {
+            Values::Unsigned => code.wrapping_sub(bias) as i8,
+            Values::Offset(offset) => code.wrapping_sub(offset) as i8,
+            Values::E2m1 => DOUBLED_E2M1[usize::from(code)],
+            Values::NonLinear => NON_LINEAR[usize::from(code)],
         };
-        let values = read_codes(shape.bits, planes).map(|vector| vector.map(&table));
+        let values = read_codes(shape.bits, planes).map(|vector| vector.map(value));
         let scales = [0, 1].map(|half| {
             let factor = |lane: usize| {
                 let byte = |i: usize| f32::from(factors[i * LANES + lane]);
@@ -135,7 +137,7 @@ impl Block {
                 addend: std::array::from_fn(|lane| head.addend[lane] * factor(lane).1),
             }
         });
-        Block { scales, values, bias }
+        Block { scales, values, bias: i32::from(bias) }
     }
 
     /// The integer dot product of lane `lane` over some quads.
@@ -205,22 +207,18 @@ pub(crate) fn decode(kind: PanelKind, panel: &[u8]) -> Vec<Vec<(f32, f32)>> {
         return rows;
     }
     let shape = kind.shape().unwrap();
-    for group in panel.chunks_exact(shape.group_bytes()) {
-        let (head, blocks) = group.split_at(shape.head.bytes());
-        let head = read_head(shape.head, head);
-        for block in blocks.chunks_exact(shape.block_bytes()) {
-            let block = Block::read(shape, &head, block);
-            for (lane, row) in rows.iter_mut().enumerate() {
-                for k in 0..BLOCK {
-                    let scales = &block.scales[if shape.factors.halves() { k / 16 } else { 0 }];
-                    let value = (i32::from(block.values[k / 4][4 * lane + k % 4]) + block.bias) as f32;
-                    let (product, addend) = (value * scales.scale[lane], scales.addend[lane]);
-                    row.push(if shape.addend() {
-                        (product + addend, product.abs() + addend.abs())
-                    } else {
-                        (product, product.abs())
-                    });
-                }
+    for index in 0..shape.blocks(panel.len()) {
+        let block = Block::read(shape, panel, index);
+        for (lane, row) in rows.iter_mut().enumerate() {
+            for k in 0..BLOCK {
+                let scales = &block.scales[if shape.factors.halves() { k / 16 } else { 0 }];
+                let value = (i32::from(block.values[k / 4][4 * lane + k % 4]) + block.bias) as f32;
+                let (product, addend) = (value * scales.scale[lane], scales.addend[lane]);
+                row.push(if shape.addend() {
+                    (product + addend, product.abs() + addend.abs())
+                } else {
+                    (product, product.abs())
+                });
             }
         }
     }

@@ -14,7 +14,9 @@ pub(crate) trait Spec {
     #[inline(always)]
     fn shape(kind: PanelKind) -> Shape {
         match kind.shape() {
-            Some(shape) if Self::DYNAMIC => Shape { head: shape.head, blocks: shape.blocks, ..Self::SHAPE },
+            Some(Shape { head, head_blocks, unit, .. }) if Self::DYNAMIC => {
+                Shape { head, head_blocks, unit, ..Self::SHAPE }
+            }
             _ => Self::SHAPE,
         }
     }
@@ -39,25 +41,48 @@ specs!(Mxfp4, Q4_0, Q5_0, Q8_0, Iq4Nl, Iq4Xs, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K);
 pub(crate) struct Affine<const BITS: u8>;
 
 impl<const BITS: u8> Spec for Affine<BITS> {
-    const SHAPE: Shape = PanelKind::Affine { bits: BITS, group: 32, scales: Float::F16 }.shape().unwrap();
+    const SHAPE: Shape = PanelKind::Affine { bits: BITS, group: 64, scales: Float::F16 }.shape().unwrap();
     const DYNAMIC: bool = true;
 }
 
-/// Picks `$kernel::<Spec, ROWS>` for an integer kind and a number of rows, `$dense::<ROWS>(float)` for a dense one.
+/// The same with the scales of Q4_1 and Q5_1.
+pub(crate) struct Halves32<const BITS: u8>;
+
+impl<const BITS: u8> Spec for Halves32<BITS> {
+    const SHAPE: Shape = PanelKind::Affine { bits: BITS, group: 32, scales: Float::F16 }.shape().unwrap();
+}
+
+/// Picks `$kernel::<Spec, ROWS, PANELS>` for an integer kind, `$dense::<ROWS, PANELS>(float)` for a dense one.
 macro_rules! select {
-    ($kind:expr, $rows:expr, $kernel:ident, $dense:ident) => {{
-        use $crate::kernels::spec;
+    ($kind:expr, $rows:expr, $panels:expr, $kernel:ident, $dense:ident) => {{
+        use $crate::kernels::{Kernel, spec};
         macro_rules! rows {
             ($spec:ty) => {
+                match ($rows, $panels) {
+                    (1, 1) => $kernel::<$spec, 1, 1> as Kernel,
+                    (2, 1) => $kernel::<$spec, 2, 1>,
+                    (3, 1) => $kernel::<$spec, 3, 1>,
+                    (4, 1) => $kernel::<$spec, 4, 1>,
+                    (5, 1) => $kernel::<$spec, 5, 1>,
+                    (6, 1) => $kernel::<$spec, 6, 1>,
+                    (7, 1) => $kernel::<$spec, 7, 1>,
+                    (8, 1) => $kernel::<$spec, 8, 1>,
+                    (8, 2) => $kernel::<$spec, 8, 2>,
+                    (rows, panels) => unreachable!("no kernel takes {rows} rows and {panels} panels"),
+                }
+            };
+        }
+        macro_rules! dense_rows {
+            ($float:expr, $count:literal) => {
                 match $rows {
-                    1 => $kernel::<$spec, 1> as $crate::kernels::Kernel,
-                    2 => $kernel::<$spec, 2>,
-                    3 => $kernel::<$spec, 3>,
-                    4 => $kernel::<$spec, 4>,
-                    5 => $kernel::<$spec, 5>,
-                    6 => $kernel::<$spec, 6>,
-                    7 => $kernel::<$spec, 7>,
-                    8 => $kernel::<$spec, 8>,
+                    1 => $dense::<1, $count>($float),
+                    2 => $dense::<2, $count>($float),
+                    3 => $dense::<3, $count>($float),
+                    4 => $dense::<4, $count>($float),
+                    5 => $dense::<5, $count>($float),
+                    6 => $dense::<6, $count>($float),
+                    7 => $dense::<7, $count>($float),
+                    8 => $dense::<8, $count>($float),
                     rows => unreachable!("no tile has {rows} rows"),
                 }
             };
@@ -74,23 +99,16 @@ macro_rules! select {
             PanelKind::Q4_K => rows!(spec::Q4_K),
             PanelKind::Q5_K => rows!(spec::Q5_K),
             PanelKind::Q6_K => rows!(spec::Q6_K),
+            PanelKind::Affine { bits: 4, group: 32, scales: Float::F16 } => rows!(spec::Halves32<4>),
+            PanelKind::Affine { bits: 5, group: 32, scales: Float::F16 } => rows!(spec::Halves32<5>),
             PanelKind::Affine { bits: 2, .. } => rows!(spec::Affine<2>),
             PanelKind::Affine { bits: 3, .. } => rows!(spec::Affine<3>),
             PanelKind::Affine { bits: 4, .. } => rows!(spec::Affine<4>),
             PanelKind::Affine { bits: 5, .. } => rows!(spec::Affine<5>),
             PanelKind::Affine { bits: 6, .. } => rows!(spec::Affine<6>),
             PanelKind::Affine { .. } => rows!(spec::Affine<8>),
-            PanelKind::Dense(float) => match $rows {
-                1 => $dense::<1>(float),
-                2 => $dense::<2>(float),
-                3 => $dense::<3>(float),
-                4 => $dense::<4>(float),
-                5 => $dense::<5>(float),
-                6 => $dense::<6>(float),
-                7 => $dense::<7>(float),
-                8 => $dense::<8>(float),
-                rows => unreachable!("no tile has {rows} rows"),
-            },
+            PanelKind::Dense(float) if $panels == 2 => dense_rows!(float, 2),
+            PanelKind::Dense(float) => dense_rows!(float, 1),
         }
     }};
 }

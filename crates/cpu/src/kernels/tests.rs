@@ -77,7 +77,7 @@ fn check_panels(matrix: &OwnedMatrix, kind: PanelKind, isa: Isa) {
     let packed = PackedMatrix::pack(isa, layout, &matrix.view()).unwrap();
     let mut expected = vec![0.0; columns];
     for panel in 0..layout.panels() {
-        let decoded = scalar::decode(kind, packed.panels().panel(panel));
+        let decoded = scalar::decode(kind, packed.panels().panels(panel..panel + 1));
         for (lane, values) in decoded.iter().enumerate() {
             let row = panel * LANES + lane;
             expected.fill(0.0);
@@ -188,8 +188,10 @@ fn results_are_near_the_product_of_the_values_they_stand_for() {
         let values = input_values(&x, layout.columns, weights.layout().kind().is_dense());
         for (row, x) in values.chunks_exact(layout.columns).enumerate() {
             for output in 0..layout.rows {
-                let decoded =
-                    &scalar::decode(weights.layout().kind(), weights.panels().panel(output / LANES));
+                let decoded = &scalar::decode(
+                    weights.layout().kind(),
+                    weights.panels().panels(output / LANES..output / LANES + 1),
+                );
                 let weights = &decoded[output % LANES];
                 let exact: f64 = weights.iter().zip(x).map(|((w, _), x)| f64::from(*w) * x).sum();
                 let magnitude: f64 = weights.iter().zip(x).map(|((_, m), x)| f64::from(*m) * x.abs()).sum();

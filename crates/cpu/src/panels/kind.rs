@@ -67,7 +67,7 @@ pub(crate) const DOUBLED_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -
 pub(crate) const NON_LINEAR: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// The head of a group: what its blocks share, for each of the 16 rows.
+/// The head of a group of blocks: what they share, for each of the 16 rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     /// A power of two, halved for the doubled values.
@@ -125,14 +125,19 @@ impl Factors {
     }
 }
 
-/// The structure of an integer kind: groups of a head and `blocks` blocks, a block being factors and codes.
+/// The structure of an integer kind.
+///
+/// A panel is a row of units, each of `unit` blocks: their heads (one for each `head_blocks` blocks), their
+/// factors, their codes. The last unit has room for all its heads and factors, but codes only for the blocks there are.
+/// Heads of a unit fill whole cache lines, so that codes are aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub bits: usize,
     pub values: Values,
     pub head: Head,
+    pub head_blocks: usize,
     pub factors: Factors,
-    pub blocks: usize,
+    pub unit: usize,
 }
 
 impl Shape {
@@ -141,14 +146,31 @@ impl Shape {
         self.bits * LANES * BLOCK / 8
     }
 
-    /// Bytes of a block.
-    pub(crate) const fn block_bytes(self) -> usize {
-        self.factors.bytes() + self.code_bytes()
+    /// Where the factors of a unit begin.
+    pub(crate) const fn factors_start(self) -> usize {
+        self.unit / self.head_blocks * self.head.bytes()
     }
 
-    /// Bytes of a group.
-    pub(crate) const fn group_bytes(self) -> usize {
-        self.head.bytes() + self.blocks * self.block_bytes()
+    /// Where the codes of a unit begin.
+    pub(crate) const fn codes_start(self) -> usize {
+        self.factors_start() + self.unit * self.factors.bytes()
+    }
+
+    /// Bytes of a unit that is not cut short.
+    pub(crate) const fn unit_bytes(self) -> usize {
+        self.codes_start() + self.unit * self.code_bytes()
+    }
+
+    /// Bytes of a panel of so many blocks.
+    pub(crate) fn panel_bytes(self, blocks: usize) -> Option<usize> {
+        let codes = blocks.checked_mul(self.code_bytes())?;
+        blocks.div_ceil(self.unit).checked_mul(self.codes_start())?.checked_add(codes)
+    }
+
+    /// Blocks of a panel of so many bytes.
+    pub(crate) const fn blocks(self, panel_bytes: usize) -> usize {
+        let (units, rest) = (panel_bytes / self.unit_bytes(), panel_bytes % self.unit_bytes());
+        units * self.unit + rest.saturating_sub(self.codes_start()) / self.code_bytes()
     }
 
     /// Whether weights have an addend besides the product of code and scale.
@@ -195,38 +217,42 @@ impl PanelKind {
 
     /// The structure; none of a dense kind.
     pub(crate) const fn shape(self) -> Option<Shape> {
+        use Factors::{NibbleHalves, Signed, SignedHalves};
         const HALF: Head = Head::Scale(Float::F16);
         const HALVES: Head = Head::Pair(Float::F16);
-        let (bits, values, head, factors, blocks) = match self {
-            PanelKind::Mxfp4 => (4, Values::E2m1, Head::E8m0, Factors::None, 1),
-            PanelKind::Q4_0 => (4, Values::Offset(8), HALF, Factors::None, 1),
-            PanelKind::Q5_0 => (5, Values::Offset(16), HALF, Factors::None, 1),
-            PanelKind::Q8_0 => (8, Values::Offset(128), HALF, Factors::None, 1),
-            PanelKind::Iq4Nl => (4, Values::NonLinear, HALF, Factors::None, 1),
-            PanelKind::Iq4Xs => (4, Values::NonLinear, HALF, Factors::Signed, 8),
-            PanelKind::Q2_K => (2, Values::Unsigned, HALVES, Factors::NibbleHalves, 8),
-            PanelKind::Q3_K => (3, Values::Offset(4), HALF, Factors::SignedHalves, 8),
-            PanelKind::Q4_K => (4, Values::Unsigned, HALVES, Factors::Pair, 8),
-            PanelKind::Q5_K => (5, Values::Unsigned, HALVES, Factors::Pair, 8),
-            PanelKind::Q6_K => (6, Values::Offset(32), HALF, Factors::SignedHalves, 8),
+        // A lone scale for a whole super-block is widened: it fills a cache line either way.
+        const SINGLE: Head = Head::Scale(Float::F32);
+        let (bits, values, head, head_blocks, factors, unit) = match self {
+            PanelKind::Mxfp4 => (4, Values::E2m1, Head::E8m0, 1, Factors::None, 4),
+            PanelKind::Q4_0 => (4, Values::Offset(8), HALF, 1, Factors::None, 2),
+            PanelKind::Q5_0 => (5, Values::Offset(16), HALF, 1, Factors::None, 2),
+            PanelKind::Q8_0 => (8, Values::Offset(128), HALF, 1, Factors::None, 2),
+            PanelKind::Iq4Nl => (4, Values::NonLinear, HALF, 1, Factors::None, 2),
+            PanelKind::Iq4Xs => (4, Values::NonLinear, SINGLE, 8, Signed, 8),
+            PanelKind::Q2_K => (2, Values::Unsigned, HALVES, 8, NibbleHalves, 8),
+            PanelKind::Q3_K => (3, Values::Offset(4), SINGLE, 8, SignedHalves, 8),
+            PanelKind::Q4_K => (4, Values::Unsigned, HALVES, 8, Factors::Pair, 8),
+            PanelKind::Q5_K => (5, Values::Unsigned, HALVES, 8, Factors::Pair, 8),
+            PanelKind::Q6_K => (6, Values::Offset(32), SINGLE, 8, SignedHalves, 8),
             PanelKind::Affine { bits, group, scales } => {
-                (bits as usize, Values::Unsigned, Head::Pair(scales), Factors::None, group as usize / BLOCK)
+                let blocks = group as usize / BLOCK;
+                // Two heads a unit where a group is a block, for a longer inner loop.
+                let unit = if blocks == 1 { 2 } else { blocks };
+                (bits as usize, Values::Unsigned, Head::Pair(scales), blocks, Factors::None, unit)
             }
             PanelKind::Dense(_) => return None,
         };
-        Some(Shape { bits, values, head, factors, blocks })
+        Some(Shape { bits, values, head, head_blocks, factors, unit })
     }
 
-    /// Bytes of a panel of so many columns, a multiple of the kind's unit.
+    /// Bytes of a panel of so many columns; none if they are not whole heads.
     pub(crate) fn panel_bytes(self, columns: usize) -> Option<usize> {
         match self {
             PanelKind::Dense(float) => columns.checked_mul(LANES * float.bytes()),
             _ => {
                 let shape = self.shape()?;
-                let groups = columns / (shape.blocks * BLOCK);
-                columns
-                    .is_multiple_of(shape.blocks * BLOCK)
-                    .then(|| groups.checked_mul(shape.group_bytes()))?
+                let whole = columns.is_multiple_of(BLOCK * shape.head_blocks);
+                whole.then(|| shape.panel_bytes(columns / BLOCK))?
             }
         }
     }

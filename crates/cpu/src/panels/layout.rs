@@ -107,9 +107,9 @@ impl<'a> PanelRef<'a> {
         self.bytes
     }
 
-    /// The bytes of one panel.
-    pub fn panel(&self, index: usize) -> &'a [u8] {
-        &self.bytes[index * self.layout.panel_bytes..][..self.layout.panel_bytes]
+    /// The bytes of some panels.
+    pub fn panels(&self, range: Range<usize>) -> &'a [u8] {
+        &self.bytes[range.start * self.layout.panel_bytes..range.end * self.layout.panel_bytes]
     }
 }
 

@@ -111,6 +111,7 @@ fn run<S: Source>(isa: Isa, job: Job<'_>, source: S) {
 fn pack<S: Source>(mut job: Job<'_>, source: S) {
     let shape = job.layout.kind().shape().expect("blocks have a shape");
     let parts = job.matrix.layout().format.parts();
+    let blocks = job.layout.columns() / BLOCK;
     let out = std::mem::take(&mut job.out);
     for (index, panel) in out.chunks_exact_mut(job.layout.panel_bytes()).enumerate() {
         let mut rows: [Row<'_>; LANES] = [[&[]; _]; LANES];
@@ -121,52 +122,68 @@ fn pack<S: Source>(mut job: Job<'_>, source: S) {
                 *bytes = job.matrix.row_bytes(part, row);
             }
         }
-        for (group, bytes) in panel.chunks_exact_mut(shape.group_bytes()).enumerate() {
-            pack_group(shape, source, &rows[..count], group, bytes);
+        let first_blocks = (0..blocks).step_by(shape.unit);
+        for (first, unit) in first_blocks.zip(panel.chunks_mut(shape.unit_bytes())) {
+            pack_unit(shape, source, &rows[..count], first..blocks.min(first + shape.unit), unit);
         }
     }
 }
 
 #[inline(always)]
-fn pack_group<S: Source>(shape: Shape, source: S, rows: &[Row<'_>], group: usize, out: &mut [u8]) {
-    let (head, blocks) = out.split_at_mut(shape.head.bytes());
+fn pack_unit<S: Source>(shape: Shape, source: S, rows: &[Row<'_>], blocks: Range<usize>, out: &mut [u8]) {
+    let (heads, out) = out.split_at_mut(shape.factors_start());
+    let (factors, codes) = out.split_at_mut(shape.codes_start() - shape.factors_start());
     // Rows beyond the matrix are zero: their scales are, or where those cannot be (E8M0), their codes.
-    if rows.len() < LANES {
-        head.fill(0);
+    if rows.len() < LANES || blocks.len() < shape.unit {
+        heads.fill(0);
     }
-    for (lane, row) in rows.iter().enumerate() {
-        let [scale, addend] = source.head(row, group).map(u32::to_le_bytes);
-        let bytes = shape.head.bytes() / LANES;
-        match shape.head {
-            Head::E8m0 => head[lane] = scale[0],
-            Head::Scale(_) => head[lane * bytes..(lane + 1) * bytes].copy_from_slice(&scale[..bytes]),
-            Head::Pair(_) => {
-                let (scales, addends) = head.split_at_mut(LANES * bytes / 2);
-                let range = lane * bytes / 2..(lane + 1) * bytes / 2;
-                scales[range.clone()].copy_from_slice(&scale[..bytes / 2]);
-                addends[range].copy_from_slice(&addend[..bytes / 2]);
-            }
-        }
+    let groups = blocks.start / shape.head_blocks..blocks.end / shape.head_blocks;
+    for (group, head) in groups.zip(heads.chunks_exact_mut(shape.head.bytes())) {
+        pack_head(shape.head, source, rows, group, head);
     }
-    for (b, out) in blocks.chunks_exact_mut(shape.block_bytes()).enumerate() {
-        let block = group * shape.blocks + b;
-        let (factors, planes) = out.split_at_mut(shape.factors.bytes());
-        let mut codes = [[0; BLOCK]; LANES];
+    for (i, block) in blocks.enumerate() {
+        let mut unpacked = [[0; BLOCK]; LANES];
         let mut pairs = [[0; 2]; LANES];
-        for ((codes, pair), row) in codes.iter_mut().zip(&mut pairs).zip(rows) {
+        for ((codes, pair), row) in unpacked.iter_mut().zip(&mut pairs).zip(rows) {
             source.codes(row, block, codes);
             *pair = source.factors(row, block);
         }
-        for (i, factor) in factors.iter_mut().enumerate() {
-            *factor = pairs[i % LANES][i / LANES];
+        let size = shape.factors.bytes();
+        for (j, factor) in factors[i * size..(i + 1) * size].iter_mut().enumerate() {
+            *factor = pairs[j % LANES][j / LANES];
         }
+        let planes = &mut codes[i * shape.code_bytes()..(i + 1) * shape.code_bytes()];
         match S::BITS {
-            2 => codes::write::<2>(&codes, planes),
-            3 => codes::write::<3>(&codes, planes),
-            4 => codes::write::<4>(&codes, planes),
-            5 => codes::write::<5>(&codes, planes),
-            6 => codes::write::<6>(&codes, planes),
-            _ => codes::write::<8>(&codes, planes),
+            2 => codes::write::<2>(&unpacked, planes),
+            3 => codes::write::<3>(&unpacked, planes),
+            4 => codes::write::<4>(&unpacked, planes),
+            5 => codes::write::<5>(&unpacked, planes),
+            6 => codes::write::<6>(&unpacked, planes),
+            _ => codes::write::<8>(&unpacked, planes),
+        }
+    }
+}
+
+#[inline(always)]
+fn pack_head<S: Source>(head: Head, source: S, rows: &[Row<'_>], group: usize, out: &mut [u8]) {
+    for (lane, row) in rows.iter().enumerate() {
+        let [scale, addend] = source.head(row, group);
+        match head {
+            Head::E8m0 => out[lane] = scale as u8,
+            // Only files' halves are widened.
+            Head::Scale(Float::F32) => {
+                let wide = half::f16::from_bits(scale as u16).to_f32();
+                out.as_chunks_mut::<4>().0[lane] = wide.to_le_bytes();
+            }
+            Head::Scale(_) => out.as_chunks_mut::<2>().0[lane] = (scale as u16).to_le_bytes(),
+            Head::Pair(Float::F32) => {
+                out.as_chunks_mut::<4>().0[lane] = scale.to_le_bytes();
+                out.as_chunks_mut::<4>().0[LANES + lane] = addend.to_le_bytes();
+            }
+            Head::Pair(_) => {
+                out.as_chunks_mut::<2>().0[lane] = (scale as u16).to_le_bytes();
+                out.as_chunks_mut::<2>().0[LANES + lane] = (addend as u16).to_le_bytes();
+            }
         }
     }
 }
