@@ -1,13 +1,13 @@
-//! Peak memory and speed of packing all experts: `cargo run --release --example packing FILE [LAYERS] [READER]`, with a file
-//! that the example `reading` has made.
+//! Peak memory and speed of packing all experts: `cargo run --release --example packing FILE [LAYERS] [READER]`, with the
+//! file of the example `reading`.
 
-use std::path::Path;
+mod support;
+
 use std::time::Instant;
 
+use turbospark_experts::PackedExperts;
 use turbospark_experts::reader::ReaderKind;
-use turbospark_experts::{ExpertTable, LayerTable, PackedExperts};
-use turbospark_formats::{ByteSlice, Format, MatrixLayout, Source};
-use turbospark_program::{ExpertLayout, ExpertMatrix, ExpertPacker, ExpertRef};
+use turbospark_program::{ExpertLayout, ExpertPacker, ExpertRef};
 
 struct Copy;
 
@@ -30,22 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("usage: packing FILE [LAYERS]")?;
     let layers: usize = arguments.next().map_or(Ok(8), |text| text.parse())?;
-    let source = Source::open(Path::new(&path))?;
-    let layout = MatrixLayout::plain(Format::MXFP4, 2880, 2880);
-    let bytes = layout.part_bytes(0).ok_or("whole blocks")?;
-    let matrix = |slice: usize| ExpertMatrix { layout, slices: vec![slice] };
-    let layout =
-        ExpertLayout { gate: matrix(0), up: matrix(1), down: matrix(2), slice_bytes: vec![bytes; 3] };
-    let layer = |index: usize| {
-        let slice = |expert: usize, stack: usize| {
-            let start = 32 * 1001 + ((index * 3 + stack) * 32 + expert) * bytes;
-            ByteSlice::new(&source, start..start + bytes)
-        };
-        let slices = (0..32).flat_map(|expert| (0..3).map(move |stack| slice(expert, stack)));
-        LayerTable::new(index, layout.clone(), slices.collect::<Option<Vec<_>>>()?)
-    };
-    let table =
-        ExpertTable::new((0..layers).map(layer).collect::<Option<_>>().ok_or("the file is too short")?);
+    let table = support::experts(&path, layers)?;
     let total = table.bytes();
 
     let reader = arguments.next().map_or(Ok(ReaderKind::Direct), |text| text.parse())?;

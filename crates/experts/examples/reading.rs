@@ -1,41 +1,28 @@
 //! How fast experts are read, by reader and number of threads:
 //! `cargo run --release --example reading FILE [LAYERS]`.
 //!
-//! Makes FILE (gpt-oss 20b's experts, 424 MB a layer, random bytes, unaligned as in a GGUF) if it is not there. Every
+//! Makes FILE (gpt-oss 20b's experts, 424 MB a layer, 8 layers if not said otherwise) if it is not there. Every
 //! expert is read once, in a random order, so that nothing hits; the page cache is passed by except where it says
 //! buffered. The last lines are the cost of a lease that hits.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::Path;
-use std::sync::Arc;
+mod support;
+
 use std::time::Instant;
 
+use support::EXPERTS;
 use turbospark_experts::policy::PolicyKind;
 use turbospark_experts::reader::ReaderKind;
 use turbospark_experts::trace::{Routing, Synthetic};
-use turbospark_experts::{
-    ExpertTable, LayerTable, Prefetch, ResidentExperts, StreamOptions, StreamedExperts,
-};
-use turbospark_formats::{ByteSlice, Format, MatrixLayout, Source};
-use turbospark_program::{ExpertLayout, ExpertMatrix, ExpertSource};
-
-const EXPERTS: usize = 32;
-const WIDTH: usize = 2880;
-const LEAD: usize = 32 * 1001;
+use turbospark_experts::{ExpertTable, Prefetch, ResidentExperts, StreamOptions, StreamedExperts};
+use turbospark_program::ExpertSource;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("usage: reading FILE [LAYERS]")?;
     let layers: usize = arguments.next().map_or(Ok(8), |text| text.parse())?;
-    let path = Path::new(&path);
-    let matrix = MatrixLayout::plain(Format::MXFP4, WIDTH, WIDTH);
-    let bytes = matrix.part_bytes(0).ok_or("a matrix of whole blocks")?;
-    if !path.exists() {
-        make(path, LEAD + layers * EXPERTS * 3 * bytes)?;
-    }
-    let table = table(&Source::open(path)?, layers, matrix, bytes)?;
-    println!("{} experts of {:.1} MB", layers * EXPERTS, 3e-6 * bytes as f64);
+    let table = support::experts(&path, layers)?;
+    let each = table.layers()[0].layout().bytes();
+    println!("{} experts of {:.1} MB", layers * EXPERTS, 1e-6 * each as f64);
 
     // The first pass finds a disk that sleeps and memory that was never touched.
     rate(&table, ReaderKind::Direct, 2)?;
@@ -113,37 +100,4 @@ fn open(
     (options.reader, options.workers) = (reader, workers);
     (options.policy, options.prefetch) = (PolicyKind::Lru, Prefetch::Off);
     Ok(StreamedExperts::new(table.clone(), None, &options)?)
-}
-
-fn table(
-    source: &Arc<Source>,
-    layers: usize,
-    layout: MatrixLayout,
-    bytes: usize,
-) -> Result<ExpertTable, Box<dyn std::error::Error>> {
-    let matrix = |slice: usize| ExpertMatrix { layout, slices: vec![slice] };
-    let layout =
-        ExpertLayout { gate: matrix(0), up: matrix(1), down: matrix(2), slice_bytes: vec![bytes; 3] };
-    let layer = |index: usize| {
-        let slice = |expert: usize, stack: usize| {
-            let start = LEAD + ((index * 3 + stack) * EXPERTS + expert) * bytes;
-            ByteSlice::new(source, start..start + bytes)
-        };
-        let slices = (0..EXPERTS).flat_map(|expert| (0..3).map(move |stack| slice(expert, stack)));
-        LayerTable::new(index, layout.clone(), slices.collect::<Option<Vec<_>>>()?)
-    };
-    let layers = (0..layers).map(layer).collect::<Option<Vec<_>>>();
-    Ok(ExpertTable::new(layers.ok_or("the file is shorter than the layers asked for: delete it")?))
-}
-
-fn make(path: &Path, bytes: usize) -> std::io::Result<()> {
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    let mut word = 1u64;
-    for _ in 0..bytes.div_ceil(8) {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        file.write_all(&word.to_le_bytes())?;
-    }
-    file.into_inner()?.sync_all()
 }

@@ -1,7 +1,10 @@
 //! Where routed experts come from: sources behind [`ExpertSource`](turbospark_program::ExpertSource).
 //!
-//! [`ResidentExperts`] gives experts that are in memory already, [`PackedExperts`] all of them in an executor's
-//! own layout.
+//! - [`ResidentExperts`]: the mapped checkpoint as it is; [`PackedExperts`]: all of them in an executor's own layout.
+//! - [`StreamedExperts`]: read from disk as routers pick them, through a pool of slots within a budget. A [`policy`]
+//!   decides who leaves, a [`reader`] reads, [`BatchPlan`] says what the rows of a batch need.
+//! - [`trace`]: routing recorded, made up and replayed through any policy and size of pool.
+//! - [`memory_limit`]: how much memory there is to spend.
 
 mod batch;
 mod memory;

@@ -40,7 +40,7 @@ struct Slot {
     leases: usize,
     /// Requests that wait for the expert or have not taken it yet.
     claims: Vec<u64>,
-    /// Read ahead, and not asked for since.
+    /// Read ahead for a layer that has not come yet: the policy, which knows only the past, would let it leave first.
     hinted: bool,
 }
 
@@ -48,6 +48,11 @@ impl Slot {
     /// Whether nobody needs the expert.
     fn is_unclaimed(&self) -> bool {
         self.claims.is_empty() && self.is_settled()
+    }
+
+    /// Whether nobody needs the expert or is thought to soon.
+    fn is_idle(&self) -> bool {
+        self.is_unclaimed() && !self.hinted
     }
 
     fn is_settled(&self) -> bool {
@@ -90,6 +95,8 @@ pub(crate) struct State {
     served: Option<u64>,
     prefetching: Option<Prefetching>,
     hints: VecDeque<ExpertKey>,
+    /// Slots that are hinted.
+    ahead: Vec<usize>,
     reading_ahead: usize,
     meter: Meter,
     pub statistics: Statistics,
@@ -111,6 +118,7 @@ impl State {
             served: None,
             prefetching,
             hints: VecDeque::new(),
+            ahead: Vec::new(),
             reading_ahead: 0,
             meter: Meter::new(Instant::now()),
             statistics: Statistics::default(),
@@ -151,6 +159,7 @@ impl State {
             }
         }
         self.residency.chosen(layer, ids);
+        self.forget_hints(layer);
         self.requests.insert(id, request);
         id
     }
@@ -204,6 +213,16 @@ impl State {
         }
     }
 
+    /// What was read ahead for `layer` is an expert as any other from now on.
+    fn forget_hints(&mut self, layer: usize) {
+        let (residency, slots) = (&self.residency, &mut self.slots);
+        self.ahead.retain(|&slot| {
+            let waits = residency.key(slot).is_some_and(|key| key.layer as usize != layer);
+            slots[slot].hinted &= waits;
+            slots[slot].hinted
+        });
+    }
+
     /// Whether a thread that looks for work may find some.
     pub fn has_work(&self) -> bool {
         !self.hints.is_empty() || self.requests.values().any(|request| !request.pending.is_empty())
@@ -241,7 +260,8 @@ impl State {
                 continue;
             }
             let slots = &self.slots;
-            let mut taken = self.residency.take(key, |slot| slots[slot].is_unclaimed());
+            let mut taken = self.residency.take(key, |slot| slots[slot].is_idle());
+            taken = taken.or_else(|| self.residency.take(key, |slot| slots[slot].is_unclaimed()));
             if taken.is_none() && request.starves() {
                 // All slots wait for holders of other requests, who may in turn wait for this one.
                 let requests = &self.requests;
@@ -283,7 +303,8 @@ impl State {
                 continue;
             }
             let slots = &self.slots;
-            let (slot, _) = self.residency.take(key, |slot| slots[slot].is_unclaimed())?;
+            let (slot, _) = self.residency.take(key, |slot| slots[slot].is_idle())?;
+            self.ahead.push(slot);
             let work = self.start(slot, key, true)?;
             self.reading_ahead += 1;
             self.statistics.hints_read += 1;

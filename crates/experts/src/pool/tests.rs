@@ -239,3 +239,31 @@ fn hints_wait_for_an_idle_disk_and_are_counted_when_used() {
     assert!(state.next_read(Instant::now()).0.is_none());
     drop(work);
 }
+
+#[test]
+fn what_was_read_ahead_stays_until_its_layer_comes() {
+    let mut state = pool([3, 1], PolicyKind::Forecast, Some(Prefetching { busy: 2.0, reads: 4 }));
+    let arrive = |state: &mut State, work: Work| {
+        let (slot, ahead) = (work.slot, work.ahead);
+        state.arrived(slot, ahead, Ok(read(work)), Instant::now());
+    };
+    let request = state.begin(0, &[0]);
+    let work = state.next_read(Instant::now()).0.unwrap();
+    arrive(&mut state, work);
+    state.cancel(request);
+    state.hint(1, &[4, 5, 6], Instant::now());
+    while let Some(work) = state.next_read(Instant::now()).0 {
+        arrive(&mut state, work);
+    }
+    // Each in a slot of its own; no hint takes the slot of another.
+    assert!((4..7).all(|expert| state.holds(1, expert)) && !state.holds(0, 0));
+    // A request takes such a slot if there is no other.
+    let request = state.begin(0, &[1]);
+    let work = state.next_read(Instant::now()).0.unwrap();
+    arrive(&mut state, work);
+    state.cancel(request);
+    let request = state.begin(1, &[4, 5, 6]);
+    assert_eq!((state.statistics.hints_read, state.statistics.hints_used), (3, 2));
+    state.cancel(request);
+    state.check(&[]);
+}
