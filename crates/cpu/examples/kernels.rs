@@ -192,7 +192,7 @@ fn measure(options: &Options, format: Format) {
             .collect();
         let rate = pairs.iter().fold(0.0, |m, p| p.1.max(m));
         let share = median(pairs.iter().map(|(peak, ours)| ours / peak).collect());
-        print!("{rate:7.0} ({:2.0}%)", share * 100.0);
+        print!("{rate:7.0} ({:3.0}%)", share * 100.0);
     }
     println!();
 }

@@ -98,6 +98,7 @@ impl OwnedMatrix {
                 *byte = match flavour {
                     Flavour::Lowest => 0,
                     Flavour::Highest => 0xff,
+                    Flavour::Top if format == Format::Q8_0 => 0x80,
                     Flavour::Top => 0x88,
                     _ => random.next() as u8,
                 };

@@ -7,16 +7,60 @@ use std::arch::x86_64::*;
 
 use turbospark_formats::Float;
 
-use super::spec::{Spec, select};
+use super::spec::{self, Spec, select_spec};
 use super::{DISTANCE, FEW, Kernel, Results, Task};
-use crate::activations::{BLOCK_WORDS, HALVES_WORDS};
+use crate::activations::{BLOCK_WORDS, HALVES_WORDS, TILE};
 use crate::panels::{
     DOUBLED_E2M1, Factors, Head, LANES, NON_LINEAR, PanelKind, QUADS, Shape, Values, planes,
 };
 
 /// The kernel for one kind and numbers of rows and panels.
 pub(super) fn kernel(kind: PanelKind, rows: usize, panels: usize) -> Kernel {
-    select!(kind, rows, panels, blocks, dense_of)
+    if let PanelKind::Dense(float) = kind {
+        return match (rows, panels) {
+            (1, 1) => dense_of::<1, 1>(float),
+            (2, 1) => dense_of::<2, 1>(float),
+            (3, 1) => dense_of::<3, 1>(float),
+            (4, 1) => dense_of::<4, 1>(float),
+            (5, 1) => dense_of::<5, 1>(float),
+            (6, 1) => dense_of::<6, 1>(float),
+            (7, 1) => dense_of::<7, 1>(float),
+            (8, 1) => dense_of::<8, 1>(float),
+            (1, _) => dense_of::<1, 2>(float),
+            (2, _) => dense_of::<2, 2>(float),
+            (3, _) => dense_of::<3, 2>(float),
+            (4, _) => dense_of::<4, 2>(float),
+            (5, _) => dense_of::<5, 2>(float),
+            (6, _) => dense_of::<6, 2>(float),
+            (7, _) => dense_of::<7, 2>(float),
+            _ => dense_of::<8, 2>(float),
+        };
+    }
+    match (rows, panels) {
+        (1, 1) => select_spec!(kind, blocks, 1, 1),
+        (2, 1) => select_spec!(kind, blocks, 2, 1),
+        (3, 1) => select_spec!(kind, blocks, 3, 1),
+        (4, 1) => select_spec!(kind, blocks, 4, 1),
+        (5, 1) => select_spec!(kind, blocks, 5, 1),
+        (6, 1) => select_spec!(kind, blocks, 6, 1),
+        (7, 1) => select_spec!(kind, blocks, 7, 1),
+        (8, 1) => select_spec!(kind, blocks, 8, 1),
+        (TILE, 2) => pairs(kind),
+        _ => unreachable!("no kernel takes {rows} rows and {panels} panels"),
+    }
+}
+
+/// The kernels for eight rows and two panels: only where [`super::together`] asks for them.
+fn pairs(kind: PanelKind) -> Kernel {
+    match kind {
+        PanelKind::Mxfp4 => blocks::<spec::Mxfp4, TILE, 2>,
+        PanelKind::Q4_0 => blocks::<spec::Q4_0, TILE, 2>,
+        PanelKind::Q5_0 => blocks::<spec::Q5_0, TILE, 2>,
+        PanelKind::Q8_0 => blocks::<spec::Q8_0, TILE, 2>,
+        PanelKind::Iq4Nl => blocks::<spec::Iq4Nl, TILE, 2>,
+        PanelKind::Iq4Xs => blocks::<spec::Iq4Xs, TILE, 2>,
+        kind => unreachable!("panels of {kind} are taken one by one"),
+    }
 }
 
 fn dense_of<const R: usize, const P: usize>(float: Float) -> Kernel {

@@ -3,6 +3,8 @@
 //! [`scalar`] defines it; the others give the same bits.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod scalar;
 mod spec;
@@ -79,6 +81,8 @@ pub(crate) fn kernel(isa: Isa, kind: PanelKind, rows: usize, panels: usize) -> K
     match isa.level() {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => avx512::kernel(kind, rows, panels),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx2::kernel(kind),
         _ => scalar::task,
     }
 }

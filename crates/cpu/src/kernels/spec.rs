@@ -52,64 +52,37 @@ impl<const BITS: u8> Spec for Halves32<BITS> {
     const SHAPE: Shape = PanelKind::Affine { bits: BITS, group: 32, scales: Float::F16 }.shape().unwrap();
 }
 
-/// Picks `$kernel::<Spec, ROWS, PANELS>` for an integer kind, `$dense::<ROWS, PANELS>(float)` for a dense one.
-macro_rules! select {
-    ($kind:expr, $rows:expr, $panels:expr, $kernel:ident, $dense:ident) => {{
+/// Picks `$kernel::<Spec $(, arguments)*>` for an integer kind.
+macro_rules! select_spec {
+    ($kind:expr, $kernel:ident $(, $argument:literal)*) => {{
+        use turbospark_formats::Float;
         use $crate::kernels::{Kernel, spec};
-        macro_rules! rows {
-            ($spec:ty) => {
-                match ($rows, $panels) {
-                    (1, 1) => $kernel::<$spec, 1, 1> as Kernel,
-                    (2, 1) => $kernel::<$spec, 2, 1>,
-                    (3, 1) => $kernel::<$spec, 3, 1>,
-                    (4, 1) => $kernel::<$spec, 4, 1>,
-                    (5, 1) => $kernel::<$spec, 5, 1>,
-                    (6, 1) => $kernel::<$spec, 6, 1>,
-                    (7, 1) => $kernel::<$spec, 7, 1>,
-                    (8, 1) => $kernel::<$spec, 8, 1>,
-                    (8, 2) => $kernel::<$spec, 8, 2>,
-                    (rows, panels) => unreachable!("no kernel takes {rows} rows and {panels} panels"),
-                }
-            };
-        }
-        macro_rules! dense_rows {
-            ($float:expr, $count:literal) => {
-                match $rows {
-                    1 => $dense::<1, $count>($float),
-                    2 => $dense::<2, $count>($float),
-                    3 => $dense::<3, $count>($float),
-                    4 => $dense::<4, $count>($float),
-                    5 => $dense::<5, $count>($float),
-                    6 => $dense::<6, $count>($float),
-                    7 => $dense::<7, $count>($float),
-                    8 => $dense::<8, $count>($float),
-                    rows => unreachable!("no tile has {rows} rows"),
-                }
-            };
-        }
         match $kind {
-            PanelKind::Mxfp4 => rows!(spec::Mxfp4),
-            PanelKind::Q4_0 => rows!(spec::Q4_0),
-            PanelKind::Q5_0 => rows!(spec::Q5_0),
-            PanelKind::Q8_0 => rows!(spec::Q8_0),
-            PanelKind::Iq4Nl => rows!(spec::Iq4Nl),
-            PanelKind::Iq4Xs => rows!(spec::Iq4Xs),
-            PanelKind::Q2_K => rows!(spec::Q2_K),
-            PanelKind::Q3_K => rows!(spec::Q3_K),
-            PanelKind::Q4_K => rows!(spec::Q4_K),
-            PanelKind::Q5_K => rows!(spec::Q5_K),
-            PanelKind::Q6_K => rows!(spec::Q6_K),
-            PanelKind::Affine { bits: 4, group: 32, scales: Float::F16 } => rows!(spec::Halves32<4>),
-            PanelKind::Affine { bits: 5, group: 32, scales: Float::F16 } => rows!(spec::Halves32<5>),
-            PanelKind::Affine { bits: 2, .. } => rows!(spec::Affine<2>),
-            PanelKind::Affine { bits: 3, .. } => rows!(spec::Affine<3>),
-            PanelKind::Affine { bits: 4, .. } => rows!(spec::Affine<4>),
-            PanelKind::Affine { bits: 5, .. } => rows!(spec::Affine<5>),
-            PanelKind::Affine { bits: 6, .. } => rows!(spec::Affine<6>),
-            PanelKind::Affine { .. } => rows!(spec::Affine<8>),
-            PanelKind::Dense(float) if $panels == 2 => dense_rows!(float, 2),
-            PanelKind::Dense(float) => dense_rows!(float, 1),
+            PanelKind::Mxfp4 => $kernel::<spec::Mxfp4 $(, $argument)*> as Kernel,
+            PanelKind::Q4_0 => $kernel::<spec::Q4_0 $(, $argument)*>,
+            PanelKind::Q5_0 => $kernel::<spec::Q5_0 $(, $argument)*>,
+            PanelKind::Q8_0 => $kernel::<spec::Q8_0 $(, $argument)*>,
+            PanelKind::Iq4Nl => $kernel::<spec::Iq4Nl $(, $argument)*>,
+            PanelKind::Iq4Xs => $kernel::<spec::Iq4Xs $(, $argument)*>,
+            PanelKind::Q2_K => $kernel::<spec::Q2_K $(, $argument)*>,
+            PanelKind::Q3_K => $kernel::<spec::Q3_K $(, $argument)*>,
+            PanelKind::Q4_K => $kernel::<spec::Q4_K $(, $argument)*>,
+            PanelKind::Q5_K => $kernel::<spec::Q5_K $(, $argument)*>,
+            PanelKind::Q6_K => $kernel::<spec::Q6_K $(, $argument)*>,
+            PanelKind::Affine { bits: 4, group: 32, scales: Float::F16 } => {
+                $kernel::<spec::Halves32<4> $(, $argument)*>
+            }
+            PanelKind::Affine { bits: 5, group: 32, scales: Float::F16 } => {
+                $kernel::<spec::Halves32<5> $(, $argument)*>
+            }
+            PanelKind::Affine { bits: 2, .. } => $kernel::<spec::Affine<2> $(, $argument)*>,
+            PanelKind::Affine { bits: 3, .. } => $kernel::<spec::Affine<3> $(, $argument)*>,
+            PanelKind::Affine { bits: 4, .. } => $kernel::<spec::Affine<4> $(, $argument)*>,
+            PanelKind::Affine { bits: 5, .. } => $kernel::<spec::Affine<5> $(, $argument)*>,
+            PanelKind::Affine { bits: 6, .. } => $kernel::<spec::Affine<6> $(, $argument)*>,
+            PanelKind::Affine { .. } => $kernel::<spec::Affine<8> $(, $argument)*>,
+            PanelKind::Dense(_) => unreachable!("dense kinds have kernels of their own"),
         }
     }};
 }
-pub(crate) use select;
+pub(crate) use select_spec;
