@@ -11,22 +11,22 @@ use crate::error::CliError;
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Divides the logits; 0 always takes the most likely token
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
     /// Keep the most likely tokens that together reach P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Keep tokens at least P times as likely as the most likely one
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// Keep tokens of typical surprise up to P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub typical_p: Option<f32>,
     /// Divide the logits of recent tokens by R
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// Subtract X from the logits of recent tokens
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
