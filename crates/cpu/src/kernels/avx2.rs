@@ -119,8 +119,7 @@ fn vector<K: Spec>(panel: &[u8], at: usize, q: usize) -> __m256i {
     }
     let mask = _mm256_set1_epi8(((1u32 << low) - 1) as i8);
     let w = _mm256_and_si256(shift(w, (low * (q % fold)) as isize), mask);
-    if high > 0 {
-        let fold = 8 / high;
+    if let Some(fold) = 8usize.checked_div(high) {
         let plane = load(panel, at + 64 * (low + q / fold));
         let mask = _mm256_set1_epi8((((1u32 << high) - 1) << low) as i8);
         let bits = (high * (q % fold)) as isize - low as isize;

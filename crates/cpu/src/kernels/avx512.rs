@@ -174,8 +174,7 @@ fn vector<K: Spec, const Q: usize>(panels: &[u8], at: usize) -> __m512i {
     let fold = 8 / low;
     // Bits above the code are left where a lookup or a merge does not see them.
     let w = shift_right(load(panels, at + 64 * (Q / fold)), low * (Q % fold));
-    if high > 0 {
-        let fold = 8 / high;
+    if let Some(fold) = 8usize.checked_div(high) {
         let plane = load(panels, at + 64 * (low + Q / fold));
         let values = load(const { &high_table(K::SHAPE) }, 0);
         merge(w, _mm512_permutexvar_epi8(shift_right(plane, high * (Q % fold)), values), mask)

@@ -6,6 +6,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub(crate) mod scalar;
 mod spec;
 #[cfg(test)]
@@ -25,17 +27,21 @@ pub(crate) struct Task<'a> {
     /// The tile's words.
     pub x: &'a [u32],
     /// Bytes that will be wanted soon.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub ahead: Ahead,
 }
 
 /// Up to so many rows weights stream through faster than they are computed with.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) const FEW: usize = 4;
 /// How far ahead of a stream its bytes are asked for. Without it Zen 5 reads at two thirds of its bandwidth, because
 /// the kernels' instructions leave the machine few loads to look ahead to.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) const DISTANCE: usize = 8192;
 
 /// What is brought to the second-level cache while a tile of more rows is computed: at every block of weights
 /// `lines` cache lines, the first at `start`, then `step` bytes further.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     pub start: *const u8,
@@ -78,11 +84,14 @@ pub(crate) fn together(isa: Isa, kind: PanelKind, rows: usize) -> usize {
 
 /// The kernel for tiles of `rows` rows and for 1 panel, or for as many as [`together`] says.
 pub(crate) fn kernel(isa: Isa, kind: PanelKind, rows: usize, panels: usize) -> Kernel {
+    debug_assert!(panels == 1 || panels == together(isa, kind, rows));
     match isa.level() {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => avx512::kernel(kind, rows, panels),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => avx2::kernel(kind),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => neon::kernel(kind),
         _ => scalar::task,
     }
 }
