@@ -31,7 +31,7 @@ fn main() {
     let start = Instant::now();
     let checkpoint = Checkpoint::open(Path::new(path)).expect("a model");
     let program = build(&checkpoint, &FamilyOptions::default()).expect("a known family").program;
-    let mut executor = CpuExecutor::open(program.clone(), &checkpoint, options).expect("an executor");
+    let executor = CpuExecutor::open(program.clone(), &checkpoint, options).expect("an executor");
     let packer = PanelPacker::new(options.isa);
     let experts = PackedExperts::open(&program, &checkpoint, &packer, &|_| {}).expect("experts");
     println!("loaded in {:.2} s, {}", start.elapsed().as_secs_f64(), peak());

@@ -6,9 +6,10 @@
 // The constants are the coefficients of Cephes' expf and tanhf in full.
 #![allow(clippy::excessive_precision)]
 
+use std::f32::consts::LOG2_E;
+
 use crate::vector::Vector;
 
-const LOG2_E: f32 = 1.442_695_04;
 /// ln 2 in two parts, the first short enough that its product with a whole number of eight bits is exact.
 const LN_2_HIGH: f32 = 0.693_359_375;
 const LN_2_LOW: f32 = -2.121_944_40e-4;

@@ -180,9 +180,10 @@ impl Pass<'_> {
                 let width = out.len();
                 out.copy_from_slice(&read(*x)[*start..][..width]);
             }
-            // SAFETY: see `row`: nobody writes that register in this pass.
             Op::SelectRows { x, .. } => {
-                out.copy_from_slice(unsafe { registers.row(*x, self.rows.wanted[row]) })
+                // SAFETY: see `row`: nobody writes that register in this pass.
+                let from = unsafe { registers.row(*x, self.rows.wanted[row]) };
+                out.copy_from_slice(from);
             }
             // Steps of their own, or nothing to do.
             Op::Linear { .. }

@@ -77,7 +77,7 @@ fn bits_do_not_depend_on_how_the_work_is_cut() {
         let experts = model.packed();
         let tokens = model.tokens(if sweep() { 600 } else { 150 }, 11);
         let expected = support::run(&mut model.cpu(options(1)), &experts, &tokens, 1);
-        let mut check = |options: CpuOptions, chunks: &[usize]| {
+        let check = |options: CpuOptions, chunks: &[usize]| {
             let mut executor = model.cpu(options);
             for &chunk in chunks {
                 let found = support::run(&mut executor, &experts, &tokens, chunk);

@@ -4,6 +4,9 @@
 //! of positions; the sum of a tile's weights has 16 lanes, lane i taking the positions i mod 16. How many
 //! queries are worked on at a time does not show in any of them.
 
+// Indices run over several arrays at once; iterators in their place are not compiled as well.
+#![allow(clippy::needless_range_loop)]
+
 use std::ops::Range;
 
 use turbospark_program::PAGE_POSITIONS;
@@ -123,7 +126,8 @@ pub(crate) fn add_tile<V: Vector, S: Stored>(
         } else {
             by_count!(block.len(), scores_of, v, stored, 2, page, q, queries.head, scores);
         }
-        let mut seen = PAGE_POSITIONS..0;
+        // From the first to the last position that one of them sees.
+        let (mut first_seen, mut end_seen) = (PAGE_POSITIONS, 0);
         for i in block.clone() {
             let range = visible(i);
             if range.is_empty() {
@@ -132,7 +136,7 @@ pub(crate) fn add_tile<V: Vector, S: Stored>(
                 (weights.old[i], weights.new[i]) = (1.0, 0.0);
                 continue;
             }
-            seen = seen.start.min(range.start)..seen.end.max(range.end);
+            (first_seen, end_seen) = (first_seen.min(range.start), end_seen.max(range.end));
             let (largest, sum) = softmax(v, queries, range, &mut weights.scores[i]);
             let (old, new) = mix(v, known.largest[i], largest);
             (weights.old[i], weights.new[i]) = (old, new);
@@ -141,9 +145,10 @@ pub(crate) fn add_tile<V: Vector, S: Stored>(
                 known.largest[i] = largest;
             }
         }
-        if seen.is_empty() {
+        if first_seen >= end_seen {
             continue;
         }
+        let seen = first_seen..end_seen.min(PAGE_POSITIONS);
         let mix = Mix {
             scores: &weights.scores[block.clone()],
             old: &weights.old[block.clone()],
@@ -279,7 +284,7 @@ fn values_of<V: Vector, S: Stored, const Q: usize, const J: usize>(
 ) {
     let scores: [&[f32; PAGE_POSITIONS]; Q] = std::array::from_fn(|i| &mix.scores[i]);
     let mut sums = [[v.splat(0.0); J]; Q];
-    for position in seen.start..seen.end.min(PAGE_POSITIONS) {
+    for position in seen {
         let mut values = [v.splat(0.0); J];
         for (j, value) in values.iter_mut().enumerate() {
             *value = stored.values(v, page, position, group + j);

@@ -130,11 +130,11 @@ impl Stored for StoredF32 {
 impl Stored for StoredF16 {
     #[inline(always)]
     fn keys<V: Vector>(self, v: V, page: &HeadPage<'_>, element: usize, group: usize) -> V::F {
-        v.from_f16(lanes(codes::<u16>(page.key_codes), element * PAGE_POSITIONS + group * LANES))
+        v.widen_f16(lanes(codes::<u16>(page.key_codes), element * PAGE_POSITIONS + group * LANES))
     }
     #[inline(always)]
     fn values<V: Vector>(self, v: V, page: &HeadPage<'_>, position: usize, group: usize) -> V::F {
-        v.from_f16(lanes(codes::<u16>(page.value_codes), position * page.value_stride + group * LANES))
+        v.widen_f16(lanes(codes::<u16>(page.value_codes), position * page.value_stride + group * LANES))
     }
 }
 
@@ -143,13 +143,13 @@ impl Stored for StoredQ8 {
     fn keys<V: Vector>(self, v: V, page: &HeadPage<'_>, element: usize, group: usize) -> V::F {
         let at = element * PAGE_POSITIONS + group * LANES;
         let scales = lanes(page.key_scales, element / Q8_BLOCK * PAGE_POSITIONS + group * LANES);
-        v.mul(v.from_i8(lanes(codes::<i8>(page.key_codes), at)), v.load(scales))
+        v.mul(v.widen_i8(lanes(codes::<i8>(page.key_codes), at)), v.load(scales))
     }
     #[inline(always)]
     fn values<V: Vector>(self, v: V, page: &HeadPage<'_>, position: usize, group: usize) -> V::F {
         let at = position * page.value_stride + group * LANES;
         let scale = page.value_scales[position * page.value_blocks + group * LANES / Q8_BLOCK];
-        v.mul(v.from_i8(lanes(codes::<i8>(page.value_codes), at)), v.splat(scale))
+        v.mul(v.widen_i8(lanes(codes::<i8>(page.value_codes), at)), v.splat(scale))
     }
 }
 

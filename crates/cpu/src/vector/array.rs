@@ -78,7 +78,7 @@ impl Vector for Array {
         n.map(|n| f32::from_bits((n + (super::ROUND + 127.0)).to_bits() << 23))
     }
     #[inline(always)]
-    fn from_f16(self, x: &[u16; LANES]) -> Self::F {
+    fn widen_f16(self, x: &[u16; LANES]) -> Self::F {
         x.map(|x| half::f16::from_bits(x).to_f32_const())
     }
     #[inline(always)]
@@ -86,7 +86,7 @@ impl Vector for Array {
         *out = x.map(|x| half::f16::from_f32_const(x).to_bits());
     }
     #[inline(always)]
-    fn from_i8(self, x: &[i8; LANES]) -> Self::F {
+    fn widen_i8(self, x: &[i8; LANES]) -> Self::F {
         x.map(f32::from)
     }
     #[inline(always)]

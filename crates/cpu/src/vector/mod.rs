@@ -40,10 +40,10 @@ pub(crate) trait Vector: Copy {
     fn copy_sign(self, a: Self::F, b: Self::F) -> Self::F;
     /// 2^n for the integral n in -127 ..= 128; 0 for -127, infinity for 128.
     fn power_of_two(self, n: Self::F) -> Self::F;
-    fn from_f16(self, x: &[u16; LANES]) -> Self::F;
+    fn widen_f16(self, x: &[u16; LANES]) -> Self::F;
     /// Rounded to nearest even; what exceeds f16 becomes infinite.
     fn to_f16(self, x: Self::F, out: &mut [u16; LANES]);
-    fn from_i8(self, x: &[i8; LANES]) -> Self::F;
+    fn widen_i8(self, x: &[i8; LANES]) -> Self::F;
     /// The lanes added as [`turbospark_program::arithmetic::reduce`] does.
     fn sum(self, x: Self::F) -> f32;
 
@@ -134,8 +134,8 @@ mod tests {
                 v.copy_sign(a, b),
                 v.round(small),
                 v.power_of_two(v.round(small)),
-                v.from_f16(&half),
-                v.from_i8(&[-128, -127, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 126, 127]),
+                v.widen_f16(&half),
+                v.widen_i8(&[-128, -127, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 126, 127]),
                 v.load_part(&self.0[..5]),
             ];
             let mut bits = vec![v.sum(b).to_bits(), v.largest(a).to_bits()];

@@ -120,7 +120,7 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
-    fn from_f16(self, x: &[u16; LANES]) -> __m512 {
+    fn widen_f16(self, x: &[u16; LANES]) -> __m512 {
         // SAFETY: see the top of the file.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
     }
@@ -133,7 +133,7 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
-    fn from_i8(self, x: &[i8; LANES]) -> __m512 {
+    fn widen_i8(self, x: &[i8; LANES]) -> __m512 {
         // SAFETY: see the top of the file.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))) }
     }
@@ -238,7 +238,7 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    fn from_f16(self, x: &[u16; LANES]) -> Pair {
+    fn widen_f16(self, x: &[u16; LANES]) -> Pair {
         let (low, high) = x.split_at(8);
         // SAFETY: see the top of the file.
         unsafe {
@@ -258,7 +258,7 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    fn from_i8(self, x: &[i8; LANES]) -> Pair {
+    fn widen_i8(self, x: &[i8; LANES]) -> Pair {
         let (low, high) = x.split_at(8);
         // SAFETY: see the top of the file.
         unsafe {
