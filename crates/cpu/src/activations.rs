@@ -6,7 +6,9 @@
 
 use std::ops::Range;
 
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 use crate::panels::{BLOCK, QUADS};
 
 /// Rows of a tile; the last tile has what is left.

@@ -13,7 +13,7 @@ pub enum Level {
     Scalar,
     /// aarch64 with the dot product extension.
     Neon,
-    /// x86-64 with AVX2, FMA and F16C.
+    /// x86-64 with AVX2, FMA, F16C and BMI2.
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ, VL, VNNI and VBMI.
     Avx512,
@@ -33,6 +33,7 @@ impl Level {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
+                    && is_x86_feature_detected!("bmi2")
             }
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {

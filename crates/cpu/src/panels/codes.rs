@@ -32,17 +32,22 @@ pub(crate) const fn planes(bits: usize) -> (usize, usize) {
     }
 }
 
+/// The quads of a block, [quad][row]: a vector's lanes are neighbours.
+type Quads = [[u32; LANES]; QUADS];
+
 /// Writes a plane: code bits `shift .. shift + BITS` of every quad.
 #[inline(always)]
-fn write_plane<const BITS: usize>(quads: &[[u32; QUADS]; LANES], shift: usize, out: &mut [u8]) {
+fn write_plane<const BITS: usize>(quads: &Quads, shift: usize, out: &mut [u8]) {
     const { assert!(BITS == 1 || BITS == 2 || BITS == 4 || BITS == 8) };
     let fold = 8 / BITS;
-    for (j, vector) in out.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-        for (quads, out) in quads.iter().zip(vector.as_chunks_mut::<4>().0) {
-            let mut word = 0;
-            for (i, quad) in quads[j * fold..(j + 1) * fold].iter().enumerate() {
-                word |= (quad >> shift & mask(BITS)) << (i * BITS);
+    for (vector, quads) in out.as_chunks_mut::<64>().0.iter_mut().zip(quads.chunks_exact(fold)) {
+        let mut words = [0; LANES];
+        for (i, quads) in quads.iter().enumerate() {
+            for (word, quad) in words.iter_mut().zip(quads) {
+                *word |= (quad >> shift & mask(BITS)) << (i * BITS);
             }
+        }
+        for (out, word) in vector.as_chunks_mut::<4>().0.iter_mut().zip(words) {
             *out = word.to_le_bytes();
         }
     }
@@ -64,10 +69,10 @@ fn read_plane<const BITS: usize>(plane: &[u8], shift: usize, vectors: &mut [[u8;
 #[inline(always)]
 pub(crate) fn write<const BITS: usize>(codes: &Codes, out: &mut [u8]) {
     debug_assert_eq!(out.len(), BITS * 64);
-    let mut quads = [[0; QUADS]; LANES];
-    for (quads, codes) in quads.iter_mut().zip(codes) {
-        for (quad, codes) in quads.iter_mut().zip(codes.as_chunks::<4>().0) {
-            *quad = u32::from_le_bytes(*codes);
+    let mut quads = [[0; LANES]; QUADS];
+    for (lane, codes) in codes.iter().enumerate() {
+        for (quads, codes) in quads.iter_mut().zip(codes.as_chunks::<4>().0) {
+            quads[lane] = u32::from_le_bytes(*codes);
         }
     }
     let (low, high) = const { planes(BITS) };

@@ -9,7 +9,9 @@ use super::kind::{BLOCK, Head, LANES, PanelKind, Shape};
 use super::layout::PanelLayout;
 use super::sources::{self, Row, Source};
 use super::super_blocks;
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 
 /// Packs panels of `matrix` into `out`, the bytes of just those panels. Ranges may be packed by several threads.
 ///
@@ -82,29 +84,20 @@ fn blocks(isa: Isa, job: Job<'_>, format: Format) {
     }
 }
 
-/// Packing is plain code; it only runs faster when it is compiled for wider vectors.
+/// Packing is plain code; it only runs faster when it is compiled for wider vectors. (For AVX-512 the compiler
+/// would choose scatters, which are slower than what it does for AVX2.)
 fn run<S: Source>(isa: Isa, job: Job<'_>, source: S) {
-    match isa.level() {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => {
-            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512dq")]
-            fn wide<S: Source>(job: Job<'_>, source: S) {
-                pack(job, source);
-            }
-            // SAFETY: the machine has AVX-512, or there would be no such `Isa`.
-            unsafe { wide(job, source) }
+    #[cfg(target_arch = "x86_64")]
+    if matches!(isa.level(), Level::Avx2 | Level::Avx512) {
+        #[target_feature(enable = "avx2,bmi2")]
+        fn wide<S: Source>(job: Job<'_>, source: S) {
+            pack(job, source);
         }
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn wide<S: Source>(job: Job<'_>, source: S) {
-                pack(job, source);
-            }
-            // SAFETY: the machine has AVX2, or there would be no such `Isa`.
-            unsafe { wide(job, source) }
-        }
-        _ => pack(job, source),
+        // SAFETY: the machine has AVX2, and what has that has BMI2, or there would be no such `Isa`.
+        return unsafe { wide(job, source) };
     }
+    let _ = isa;
+    pack(job, source);
 }
 
 #[inline(always)]
@@ -132,82 +125,104 @@ fn pack<S: Source>(mut job: Job<'_>, source: S) {
 #[inline(always)]
 fn pack_unit<S: Source>(shape: Shape, source: S, rows: &[Row<'_>], blocks: Range<usize>, out: &mut [u8]) {
     let (heads, out) = out.split_at_mut(shape.factors_start());
-    let (factors, codes) = out.split_at_mut(shape.codes_start() - shape.factors_start());
+    let (factors, planes) = out.split_at_mut(shape.codes_start() - shape.factors_start());
     // Rows beyond the matrix are zero: their scales are, or where those cannot be (E8M0), their codes.
-    if rows.len() < LANES || blocks.len() < shape.unit {
+    if blocks.len() < shape.unit {
         heads.fill(0);
     }
     let groups = blocks.start / shape.head_blocks..blocks.end / shape.head_blocks;
-    for (group, head) in groups.zip(heads.chunks_exact_mut(shape.head.bytes())) {
-        pack_head(shape.head, source, rows, group, head);
+    for (group, out) in groups.zip(heads.chunks_exact_mut(shape.head.bytes())) {
+        let mut head = [[0; LANES]; 2];
+        for (lane, row) in rows.iter().enumerate() {
+            let [scale, addend] = source.head(row, group);
+            (head[0][lane], head[1][lane]) = (scale, addend);
+        }
+        write_head(shape.head, &head, out);
     }
+    let mut codes = [[0; BLOCK]; LANES];
     for (i, block) in blocks.enumerate() {
-        let mut unpacked = [[0; BLOCK]; LANES];
-        let mut pairs = [[0; 2]; LANES];
-        for ((codes, pair), row) in unpacked.iter_mut().zip(&mut pairs).zip(rows) {
-            source.codes(row, block, codes);
-            *pair = source.factors(row, block);
-        }
         let size = shape.factors.bytes();
-        for (j, factor) in factors[i * size..(i + 1) * size].iter_mut().enumerate() {
-            *factor = pairs[j % LANES][j / LANES];
+        if size > 0 {
+            let mut pairs = [[0; LANES]; 2];
+            for (lane, row) in rows.iter().enumerate() {
+                let [first, second] = source.factors(row, block);
+                (pairs[0][lane], pairs[1][lane]) = (first, second);
+            }
+            factors[i * size..(i + 1) * size].copy_from_slice(&pairs.as_flattened()[..size]);
         }
-        let planes = &mut codes[i * shape.code_bytes()..(i + 1) * shape.code_bytes()];
+        for (codes, row) in codes.iter_mut().zip(rows) {
+            source.codes(row, block, codes);
+        }
+        let size = S::BITS * LANES * BLOCK / 8;
+        let planes = &mut planes[i * size..(i + 1) * size];
         match S::BITS {
-            2 => codes::write::<2>(&unpacked, planes),
-            3 => codes::write::<3>(&unpacked, planes),
-            4 => codes::write::<4>(&unpacked, planes),
-            5 => codes::write::<5>(&unpacked, planes),
-            6 => codes::write::<6>(&unpacked, planes),
-            _ => codes::write::<8>(&unpacked, planes),
+            2 => codes::write::<2>(&codes, planes),
+            3 => codes::write::<3>(&codes, planes),
+            4 => codes::write::<4>(&codes, planes),
+            5 => codes::write::<5>(&codes, planes),
+            6 => codes::write::<6>(&codes, planes),
+            _ => codes::write::<8>(&codes, planes),
         }
     }
 }
 
 #[inline(always)]
-fn pack_head<S: Source>(head: Head, source: S, rows: &[Row<'_>], group: usize, out: &mut [u8]) {
-    for (lane, row) in rows.iter().enumerate() {
-        let [scale, addend] = source.head(row, group);
-        match head {
-            Head::E8m0 => out[lane] = scale as u8,
+fn write_head(head: Head, values: &[[u32; LANES]; 2], out: &mut [u8]) {
+    let values = values.as_flattened();
+    match head {
+        Head::E8m0 => out.iter_mut().zip(values).for_each(|(out, value)| *out = *value as u8),
+        Head::Scale(Float::F32) => {
             // Only files' halves are widened.
-            Head::Scale(Float::F32) => {
-                let wide = half::f16::from_bits(scale as u16).to_f32();
-                out.as_chunks_mut::<4>().0[lane] = wide.to_le_bytes();
+            for (out, value) in out.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+                *out = half::f16::from_bits(*value as u16).to_f32().to_le_bytes();
             }
-            Head::Scale(_) => out.as_chunks_mut::<2>().0[lane] = (scale as u16).to_le_bytes(),
-            Head::Pair(Float::F32) => {
-                out.as_chunks_mut::<4>().0[lane] = scale.to_le_bytes();
-                out.as_chunks_mut::<4>().0[LANES + lane] = addend.to_le_bytes();
+        }
+        Head::Pair(Float::F32) => {
+            for (out, value) in out.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+                *out = value.to_le_bytes();
             }
-            Head::Pair(_) => {
-                out.as_chunks_mut::<2>().0[lane] = (scale as u16).to_le_bytes();
-                out.as_chunks_mut::<2>().0[LANES + lane] = (addend as u16).to_le_bytes();
+        }
+        Head::Scale(_) | Head::Pair(_) => {
+            for (out, value) in out.as_chunks_mut::<2>().0.iter_mut().zip(values) {
+                *out = (*value as u16).to_le_bytes();
             }
         }
     }
 }
 
 /// Floats of any storage order, type unchanged.
-fn floats(mut job: Job<'_>) {
+fn floats(job: Job<'_>) {
+    match job.matrix.layout().format.block_bytes(0) {
+        2 => floats_of::<2>(job),
+        _ => floats_of::<4>(job),
+    }
+}
+
+fn floats_of<const SIZE: usize>(mut job: Job<'_>) {
     let layout = job.matrix.layout();
-    let size = layout.format.block_bytes(0);
-    let columns = layout.columns;
     let out = std::mem::take(&mut job.out);
     for (index, panel) in out.chunks_exact_mut(job.layout.panel_bytes()).enumerate() {
         let range = job.rows(index);
+        let panel = panel.as_chunks_mut::<SIZE>().0;
         if range.len() < LANES {
-            panel.fill(0);
+            panel.fill([0; SIZE]);
         }
-        for (lane, row) in range.enumerate() {
-            let (bytes, start, step) = if layout.transposed {
-                (job.matrix.part(0), layout.row_map.stored(row) * size, layout.stored_rows * size)
-            } else {
-                (job.matrix.row_bytes(0, row), 0, size)
-            };
-            for k in 0..columns {
-                let (to, from) = ((k * LANES + lane) * size, start + k * step);
-                panel[to..to + size].copy_from_slice(&bytes[from..from + size]);
+        if layout.transposed {
+            let lines = job.matrix.part(0).as_chunks::<SIZE>().0.chunks_exact(layout.stored_rows);
+            for (out, line) in panel.chunks_exact_mut(LANES).zip(lines) {
+                for (out, row) in out.iter_mut().zip(range.clone()) {
+                    *out = line[layout.row_map.stored(row)];
+                }
+            }
+            continue;
+        }
+        let mut rows: [&[[u8; SIZE]]; LANES] = [&[]; LANES];
+        for (lane, row) in range.clone().enumerate() {
+            rows[lane] = &job.matrix.row_bytes(0, row).as_chunks().0[..layout.columns];
+        }
+        for (k, out) in panel.chunks_exact_mut(LANES).enumerate() {
+            for (out, row) in out.iter_mut().zip(&rows[..range.len()]) {
+                *out = row[k];
             }
         }
     }

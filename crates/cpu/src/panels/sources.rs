@@ -36,9 +36,21 @@ fn unit<'a>(row: &Row<'a>, index: usize, bytes: usize) -> &'a [u8] {
     &row[0][index * bytes..(index + 1) * bytes]
 }
 
+/// Eight bytes at a time: shifts of single bytes do not vectorise.
+pub(super) const BYTES: u64 = 0x0101_0101_0101_0101;
+
+/// ORs `bytes >> right & mask`, byte by byte and then shifted left, into the codes.
+#[inline(always)]
+pub(super) fn take_bits(bytes: &[u8], right: usize, mask: u8, left: usize, out: &mut [u8]) {
+    for (out, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        let bits = (u64::from_le_bytes(*bytes) >> right & (BYTES * u64::from(mask))) << left;
+        *out = (u64::from_le_bytes(*out) | bits).to_le_bytes();
+    }
+}
+
 /// Element j in the low and j + 16 in the high nibble of byte j.
 #[inline(always)]
-fn split_nibbles(bytes: &[u8], out: &mut [u8; BLOCK]) {
+pub(super) fn split_nibbles(bytes: &[u8], out: &mut [u8; BLOCK]) {
     let (low, high) = out.split_at_mut(16);
     for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
         *low = byte & 15;
@@ -49,9 +61,23 @@ fn split_nibbles(bytes: &[u8], out: &mut [u8; BLOCK]) {
 /// Adds the fifth bits, element i in bit i.
 #[inline(always)]
 fn fifth_bits(bits: &[u8], out: &mut [u8; BLOCK]) {
-    for (i, code) in out.iter_mut().enumerate() {
-        *code |= (bits[i / 8] >> (i % 8) & 1) << 4;
+    for (codes, bits) in out.as_chunks_mut::<8>().0.iter_mut().zip(bits) {
+        // Bit i alone in byte i, then moved to bit 7 by a sum that carries into it, then to bit 4.
+        let apart = (BYTES * u64::from(*bits)) & 0x8040_2010_0804_0201;
+        let fifth = ((apart + 0x7f * BYTES) >> 3) & (0x10 * BYTES);
+        *codes = (u64::from_le_bytes(*codes) | fifth).to_le_bytes();
     }
+}
+
+/// The eight codes of BITS bits in the low end of `word`, one a byte.
+#[inline(always)]
+fn spread<const BITS: usize>(word: u64) -> [u8; 8] {
+    let low = |bits: usize| (1u64 << bits) - 1;
+    let word = word & low(4 * BITS) | (word >> (4 * BITS) & low(4 * BITS)) << 32;
+    let pairs = low(2 * BITS) * 0x0000_0001_0000_0001;
+    let word = word & pairs | (word >> (2 * BITS) & pairs) << 16;
+    let single = low(BITS) * 0x0001_0001_0001_0001;
+    (word & single | (word >> BITS & single) << 8).to_le_bytes()
 }
 
 /// ggml blocks of 32 with nibbles: BYTES of a block, where its codes begin, and its head.
@@ -159,10 +185,7 @@ impl<const BITS: usize> Source for Affine<BITS> {
         for (codes, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(bytes) {
             let mut word = [0; 8];
             word[..BITS].copy_from_slice(bytes);
-            let word = u64::from_le_bytes(word);
-            for (i, code) in codes.iter_mut().enumerate() {
-                *code = (word >> (i * BITS) & ((1 << BITS) - 1)) as u8;
-            }
+            *codes = if BITS == 8 { word } else { spread::<BITS>(u64::from_le_bytes(word)) };
         }
     }
 

@@ -1,7 +1,7 @@
 //! Reading ggml's super-blocks of 256 elements.
 
 use super::kind::BLOCK;
-use super::sources::{Row, Source};
+use super::sources::{Row, Source, split_nibbles, take_bits};
 
 const NEGATE_HALF: u32 = 0x8000;
 
@@ -20,17 +20,15 @@ fn place<'a>(row: &Row<'a>, block: usize, bytes: usize) -> (&'a [u8], usize) {
 /// Two-bit codes of the 32 elements of block `b`: four blocks share 32 bytes.
 #[inline(always)]
 fn two_bits(codes: &[u8], b: usize, out: &mut [u8; BLOCK]) {
-    for (code, byte) in out.iter_mut().zip(&codes[32 * (b / 4)..32 * (b / 4) + 32]) {
-        *code = byte >> (2 * (b % 4)) & 3;
-    }
+    *out = [0; BLOCK];
+    take_bits(&codes[32 * (b / 4)..][..BLOCK], 2 * (b % 4), 3, 0, out);
 }
 
 /// Nibbles of block `b` of Q4_K and Q5_K: two blocks share 32 bytes.
 #[inline(always)]
 fn nibbles(codes: &[u8], b: usize, out: &mut [u8; BLOCK]) {
-    for (code, byte) in out.iter_mut().zip(&codes[32 * (b / 2)..32 * (b / 2) + 32]) {
-        *code = byte >> (4 * (b % 2)) & 15;
-    }
+    *out = [0; BLOCK];
+    take_bits(&codes[32 * (b / 2)..][..BLOCK], 4 * (b % 2), 15, 0, out);
 }
 
 /// The six-bit scale and minimum of block `b` of Q4_K and Q5_K.
@@ -80,9 +78,7 @@ impl Source for Q3K {
     fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
         let (bytes, b) = place(row, block, 110);
         two_bits(&bytes[32..96], b, out);
-        for (code, mask) in out.iter_mut().zip(&bytes[..32]) {
-            *code |= (mask >> b & 1) << 2;
-        }
+        take_bits(&bytes[..BLOCK], b, 1, 2, out);
     }
 
     #[inline(always)]
@@ -139,9 +135,7 @@ impl Source for Q5K {
     fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
         let (bytes, b) = place(row, block, 176);
         nibbles(&bytes[48..], b, out);
-        for (code, high) in out.iter_mut().zip(&bytes[16..48]) {
-            *code |= (high >> b & 1) << 4;
-        }
+        take_bits(&bytes[16..48], b, 1, 4, out);
     }
 
     #[inline(always)]
@@ -168,11 +162,9 @@ impl Source for Q6K {
     fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
         let (bytes, b) = place(row, block, 210);
         let (half, quarter) = (b / 4, b % 4);
-        let low = &bytes[64 * half + 32 * (quarter & 1)..][..32];
-        let high = &bytes[128 + 32 * half..][..32];
-        for ((code, low), high) in out.iter_mut().zip(low).zip(high) {
-            *code = low >> (4 * (quarter / 2)) & 15 | (high >> (2 * quarter) & 3) << 4;
-        }
+        *out = [0; BLOCK];
+        take_bits(&bytes[64 * half + 32 * (quarter & 1)..][..BLOCK], 4 * (quarter / 2), 15, 0, out);
+        take_bits(&bytes[128 + 32 * half..][..BLOCK], 2 * quarter, 3, 4, out);
     }
 
     #[inline(always)]
@@ -197,11 +189,7 @@ impl Source for Iq4Xs {
     #[inline(always)]
     fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
         let (bytes, b) = place(row, block, 136);
-        let (low, high) = out.split_at_mut(16);
-        for ((low, high), byte) in low.iter_mut().zip(high).zip(&bytes[8 + 16 * b..24 + 16 * b]) {
-            *low = byte & 15;
-            *high = byte >> 4;
-        }
+        split_nibbles(&bytes[8 + 16 * b..][..16], out);
     }
 
     #[inline(always)]
