@@ -1,5 +1,6 @@
 //! The `turbospark` program.
 
+mod bench;
 mod chat;
 mod error;
 mod eval;
@@ -30,6 +31,7 @@ enum Command {
     Chat(chat::ChatArgs),
     Show(show::Show),
     Tokenize(tokenize::Tokenize),
+    Bench(bench::BenchArgs),
     #[command(subcommand)]
     Eval(eval::Eval),
 }
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Chat(chat) => chat.execute(),
         Command::Show(show) => show.execute(),
         Command::Tokenize(tokenize) => tokenize.execute(),
+        Command::Bench(bench) => bench.execute(),
         Command::Eval(eval) => eval.execute(),
     };
     match result {

@@ -2,6 +2,7 @@
 
 mod activations;
 mod attention;
+mod ceilings;
 mod error;
 mod executor;
 mod experts;
@@ -27,6 +28,7 @@ mod topology;
 mod vector;
 
 pub use activations::{Activations, Form, TILE, TileMut};
+pub use ceilings::Ceilings;
 pub use error::OpenError;
 pub use executor::CpuExecutor;
 pub use isa::{Isa, Level};

@@ -1,6 +1,6 @@
 //! A loaded model: its executor, its experts and the sequences it works on.
 
-use turbospark_cpu::{CpuExecutor, CpuOptions, PanelPacker};
+use turbospark_cpu::{CpuExecutor, CpuOptions, PanelPacker, Timings};
 use turbospark_experts::{PackedExperts, ResidentExperts};
 use turbospark_formats::{Checkpoint, OpenError};
 use turbospark_program::{
@@ -84,6 +84,9 @@ pub enum EngineError {
     /// The state of a sequence.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Measuring what the machine gives.
+    #[error("measuring what the machine gives: {0}")]
+    Ceilings(std::io::Error),
     /// A session that was closed.
     #[error("there is no such session; it was closed")]
     NoSession,
@@ -127,7 +130,7 @@ pub(crate) struct Session {
 
 /// A model ready to run.
 pub struct Engine {
-    pub(crate) executor: Box<dyn Executor>,
+    pub(crate) executor: Box<dyn EngineExecutor>,
     pub(crate) experts: Box<dyn ExpertSource>,
     pub(crate) states: States,
     pub(crate) options: OpenOptions,
@@ -135,8 +138,24 @@ pub struct Engine {
     context: usize,
 }
 
+/// An executor, and where its time goes if it knows.
+pub(crate) trait EngineExecutor: Executor {
+    /// Where the time of the steps since the last call went.
+    fn take_timings(&mut self) -> Option<Timings> {
+        None
+    }
+}
+
+impl EngineExecutor for turbospark_reference::ReferenceExecutor {}
+
+impl EngineExecutor for CpuExecutor {
+    fn take_timings(&mut self) -> Option<Timings> {
+        Some(CpuExecutor::take_timings(self))
+    }
+}
+
 /// An executor, and experts in the layout that it reads.
-type Loaded = (Box<dyn Executor>, Box<dyn ExpertSource>);
+type Loaded = (Box<dyn EngineExecutor>, Box<dyn ExpertSource>);
 
 fn load(checkpoint: &Checkpoint, program: Program, options: &OpenOptions) -> Result<Loaded, EngineError> {
     match options.executor {
@@ -180,6 +199,11 @@ impl Engine {
     /// The program being run.
     pub fn program(&self) -> &Program {
         self.executor.program()
+    }
+
+    /// The options it was opened with.
+    pub fn options(&self) -> &OpenOptions {
+        &self.options
     }
 
     /// Positions a sequence can have.

@@ -23,6 +23,7 @@
 //! ```
 
 mod answer;
+pub mod bench;
 mod demo;
 mod engine;
 mod evaluate;
