@@ -107,25 +107,28 @@ def is_expert(name: str) -> bool:
     return name.split(".")[-1] in ("gate", "up", "down")
 
 
-def student_of(cfg: Config, weights: dict, fp4: bool) -> Student:
-    """The training implementation with bf16-rounded weights; experts rounded to MXFP4 or left as trained."""
+def bf16_value(_name: str, t: torch.Tensor) -> torch.Tensor:
+    """A weight beside the experts as the Hugging Face checkpoint stores it."""
+    return t.to(torch.bfloat16).float()
+
+
+def gguf_value(name: str, t: torch.Tensor) -> torch.Tensor:
+    """The same as the GGUF stores it: matrices of attention, embedding and head in Q8_0, made of the bf16 values."""
+    value = bf16_value(name, t)
+    if name.split(".")[-1] not in ("embed", "head", "qkv", "o"):
+        return value
+    packed = quants.quantize(value.numpy(), GGMLQuantizationType.Q8_0)
+    return torch.from_numpy(quants.dequantize(packed, GGMLQuantizationType.Q8_0))
+
+
+def student_of(cfg: Config, weights: dict, fp4: bool, value=bf16_value) -> Student:
+    """The training implementation with weights as stored; experts rounded to MXFP4 or left as trained."""
     model = Student(cfg)
     model.dtype = torch.float32
-    rounded = {name: t.to(torch.bfloat16).float() for name, t in weights.items() if not is_expert(name)}
+    rounded = {name: value(name, t) for name, t in weights.items() if not is_expert(name)}
     experts = {name: mxfp4_codes(t)[2] if fp4 else t for name, t in weights.items() if is_expert(name)}
     model.load_state_dict(rounded | experts)
     return model.eval()
-
-
-def q8_0_values(weights: dict) -> dict:
-    """Weights as in the GGUF: matrices of attention, embedding and head rounded to Q8_0."""
-
-    def rounded(t: torch.Tensor) -> torch.Tensor:
-        packed = quants.quantize(t.to(torch.bfloat16).float().numpy(), GGMLQuantizationType.Q8_0)
-        return torch.from_numpy(quants.dequantize(packed, GGMLQuantizationType.Q8_0))
-
-    matrices = ("embed", "head", "qkv", "o")
-    return {name: rounded(t) if name.split(".")[-1] in matrices else t for name, t in weights.items()}
 
 
 def evaluate_student(cfg: Config, weights: dict, out: Path, run: Path, training: dict) -> None:
@@ -133,7 +136,7 @@ def evaluate_student(cfg: Config, weights: dict, out: Path, run: Path, training:
     model, tok = load_reference(out / "hf")
     stories = heldout_stories(run)
     (out / "heldout.txt").write_text("\n\n".join(s.replace("\n\n", "\n") for s in stories) + "\n")
-    plain, as_gguf = student_of(cfg, weights, False), student_of(cfg, q8_0_values(weights), True)
+    plain, as_gguf = student_of(cfg, weights, False), student_of(cfg, weights, True, gguf_value)
 
     def reference(ids):
         return model(ids).logits
