@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use crate::activations::{Activations, Form, TILE};
 use crate::isa::Isa;
-use crate::kernels::{Ahead, Results, Task, kernel, together};
+use crate::kernels::{Ahead, Task, kernel, together};
 use crate::panels::{BLOCK, LANES, PanelRef};
 
 /// Columns of a row-major matrix that one thread writes, while others write others.
@@ -86,8 +86,9 @@ impl<'a> Outputs<'a> {
 // SAFETY: sharing it gives away no element: `part` asks its caller to divide them.
 unsafe impl Sync for Outputs<'_> {}
 
-/// Bytes of input tiles that are kept near while panels pass by: half of a small second-level cache.
-const CHUNK_BYTES: usize = 512 << 10;
+/// Bytes of panels that one tile after the other is multiplied with: they stay in the second-level cache, and the tile
+/// in the first.
+const GROUP_BYTES: usize = 384 << 10;
 
 /// Writes the products of some panels with every row of `x`: column 0 of `out` is the first output of the
 /// first panel.
@@ -110,62 +111,51 @@ pub fn linear(
         "dense weights take floats, others blocks"
     );
     assert_eq!((out.rows(), out.columns()), (x.rows(), layout.outputs(panels.clone()).len()));
-    let (rows, tiles) = (x.rows(), x.tiles());
-    if rows == 0 || panels.is_empty() {
+    if x.rows() == 0 {
         return;
     }
-    let tile_bytes = (x.tile(0).1.len() * 4).max(1);
-    let chunk = (CHUNK_BYTES / tile_bytes).clamp(1, tiles);
-    let together = together(isa, layout.kind(), TILE.min(rows));
-    for first in (0..tiles).step_by(chunk) {
-        let tiles = first..tiles.min(first + chunk);
-        let mut panel = panels.start;
-        while panel < panels.end {
-            let count = together.min(panels.end - panel);
-            pass(isa, weights, panel..panel + count, x, tiles.clone(), panels.start, out);
-            panel += count;
+    let group = (GROUP_BYTES / layout.panel_bytes().max(1)).max(2).next_multiple_of(2);
+    for first in panels.clone().step_by(group) {
+        let group = first..panels.end.min(first + group);
+        for tile in 0..x.tiles() {
+            pass(isa, weights, group.clone(), x, tile, (panels.start, out));
         }
     }
 }
 
-/// One or two panels against some tiles.
+/// A group of panels against one tile; `out` comes with the panel that its first column belongs to.
 fn pass(
     isa: Isa,
     weights: &PanelRef<'_>,
-    panels: Range<usize>,
+    group: Range<usize>,
     x: &Activations,
-    tiles: Range<usize>,
-    origin: usize,
-    out: &mut Outputs<'_>,
+    tile: usize,
+    (origin, out): (usize, &mut Outputs<'_>),
 ) {
     let layout = weights.layout();
     let kind = layout.kind();
+    let (rows, words) = x.tile(tile);
+    let together = together(isa, kind, rows);
+    let pair = kernel(isa, kind, rows, together);
     let mut results = [[[0.0; LANES]; TILE]; 2];
-    for (index, tile) in tiles.clone().enumerate() {
-        let (rows, words) = x.tile(tile);
-        let together = together(isa, kind, rows).min(panels.len());
-        for panel in panels.clone().step_by(together) {
-            let bytes = weights.panels(panel..panel + together);
-            let ahead = ahead(bytes, layout.columns(), index, tiles.len());
-            let task = Task { kind, panels: bytes, rows, x: words, ahead };
-            // SAFETY: the kernel is that of this kind, these numbers and this instruction set.
-            unsafe { kernel(isa, kind, rows, together)(&task, &mut results) };
-            for (panel, results) in (panel..).zip(&results[..together]) {
-                let column = (panel - origin) * LANES;
-                let lanes = (layout.rows() - panel * LANES).min(LANES);
-                for (r, result) in results[..rows].iter().enumerate() {
-                    out.row_mut(tile * TILE + r)[column..column + lanes].copy_from_slice(&result[..lanes]);
-                }
+    let blocks = layout.columns().div_ceil(BLOCK);
+    let runs = group.len().div_ceil(together);
+    let mut ahead = Ahead::over(weights.panels(group.clone()), blocks, tile, x.tiles(), runs);
+    let mut panel = group.start;
+    while panel < group.end {
+        let (run, count) =
+            if panel + together <= group.end { (pair, together) } else { (kernel(isa, kind, rows, 1), 1) };
+        let task = Task { kind, panels: weights.panels(panel..panel + count), rows, x: words, ahead };
+        // SAFETY: the kernel is that of this kind, these numbers and this instruction set.
+        unsafe { run(&task, &mut results) };
+        for results in &results[..count] {
+            let column = (panel - origin) * LANES;
+            let lanes = (layout.rows() - panel * LANES).min(LANES);
+            for (r, result) in results[..rows].iter().enumerate() {
+                out.row_mut(tile * TILE + r)[column..column + lanes].copy_from_slice(&result[..lanes]);
             }
+            panel += 1;
         }
+        ahead.advance(blocks);
     }
 }
-
-/// The part of the panels after `bytes` that pass `index` of `passes` asks for.
-fn ahead(bytes: &[u8], columns: usize, index: usize, passes: usize) -> Ahead {
-    let step = bytes.len() / (columns.div_ceil(BLOCK) * passes).max(1);
-    let start = bytes.as_ptr().wrapping_add(bytes.len() + index * bytes.len() / passes);
-    Ahead { start, step, lines: step.div_ceil(64) }
-}
-
-const _: () = assert!(size_of::<Results>() == 2 * TILE * LANES * 4);

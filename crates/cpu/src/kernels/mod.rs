@@ -50,6 +50,18 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
+    /// The part of the group of panels after `group` that tile `index` of `tiles` asks for, panels having `blocks`.
+    pub(crate) fn over(group: &[u8], blocks: usize, index: usize, tiles: usize, runs: usize) -> Ahead {
+        let step = group.len() / (blocks * runs * tiles).max(1);
+        let start = group.as_ptr().wrapping_add(group.len() + index * group.len() / tiles);
+        Ahead { start, step, lines: step.div_ceil(64) }
+    }
+
+    /// Goes on to the part of the next run of a kernel, after one of so many blocks.
+    pub(crate) fn advance(&mut self, blocks: usize) {
+        self.start = self.start.wrapping_add(blocks * self.step);
+    }
+
     /// Asks for the lines of one block, `at` being where they begin.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
