@@ -1,5 +1,6 @@
 //! `turbospark eval`: what a model computes, as numbers.
 
+mod kl;
 mod logits;
 mod perplexity;
 
@@ -10,6 +11,7 @@ use crate::error::CliError;
 /// Measure what a model computes
 #[derive(Subcommand)]
 pub enum Eval {
+    Kl(kl::KlArgs),
     Logits(logits::LogitsArgs),
     Perplexity(perplexity::PerplexityArgs),
 }
@@ -17,6 +19,7 @@ pub enum Eval {
 impl Eval {
     pub fn execute(&self) -> Result<(), CliError> {
         match self {
+            Eval::Kl(args) => args.execute(),
             Eval::Logits(args) => args.execute(),
             Eval::Perplexity(args) => args.execute(),
         }

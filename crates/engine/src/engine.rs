@@ -87,6 +87,14 @@ pub enum EngineError {
     /// Measuring what the machine gives.
     #[error("measuring what the machine gives: {0}")]
     Ceilings(std::io::Error),
+    /// Models that do not predict the same tokens.
+    #[error("a vocabulary of {found} tokens cannot be compared with one of {expected}")]
+    Vocabularies {
+        /// Of the model.
+        found: usize,
+        /// Of the judge.
+        expected: usize,
+    },
     /// A session that was closed.
     #[error("there is no such session; it was closed")]
     NoSession,

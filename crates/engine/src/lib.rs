@@ -25,6 +25,7 @@
 mod answer;
 pub mod bench;
 mod demo;
+mod divergence;
 mod engine;
 mod evaluate;
 mod generate;
@@ -33,6 +34,7 @@ mod score;
 
 pub use answer::{Answer, AnswerOptions, Call, Timings, Update};
 pub use demo::{DEMO_NAME, demo_source};
+pub use divergence::Divergence;
 pub use engine::{DEFAULT_CONTEXT, Engine, EngineError, ExecutorKind, OpenOptions, SessionId};
 pub use evaluate::{Evaluation, Keep, LayerRoutes};
 pub use generate::{Finish, Generation, Progress, Request};

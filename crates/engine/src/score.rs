@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use turbospark_program::{Batch, Outputs};
+use turbospark_program::{Batch, Outputs, SequenceId};
 
 use crate::engine::{Engine, EngineError};
 
@@ -40,7 +40,7 @@ impl Engine {
 
     fn score_sequence(
         &mut self,
-        sequence: turbospark_program::SequenceId,
+        sequence: SequenceId,
         tokens: &[u32],
         scored: Range<usize>,
     ) -> Result<Likelihood, EngineError> {
@@ -51,23 +51,30 @@ impl Engine {
         let needed = &tokens[..scored.end.saturating_sub(1)];
         for (index, chunk) in needed.chunks(self.options.prefill_chunk).enumerate() {
             let start = index * self.options.prefill_chunk;
-            let mut batch = Batch::append(&self.states, sequence, chunk);
-            for (i, row) in batch.rows.iter_mut().enumerate() {
-                row.logits = scored.contains(&(start + i + 1));
-            }
-            logits.resize(batch.wanted() * vocabulary, 0.0);
-            self.executor.step(
-                &batch,
-                &mut self.states,
-                &*self.experts,
-                &mut Outputs::logits(&mut logits),
-            )?;
+            self.append_with_logits(sequence, chunk, |i| scored.contains(&(start + i + 1)), &mut logits)?;
             let targets = (start + 1..start + chunk.len() + 1).filter(|position| scored.contains(position));
             for (row, position) in logits.chunks_exact(vocabulary).zip(targets) {
                 likelihood += Likelihood { nll: -log_probability(row, tokens[position]), tokens: 1 };
             }
         }
         Ok(likelihood)
+    }
+
+    /// Appends tokens to a sequence, and computes the logits of those (by index) that are `wanted`.
+    pub(crate) fn append_with_logits(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        wanted: impl Fn(usize) -> bool,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        let mut batch = Batch::append(&self.states, sequence, tokens);
+        for (i, row) in batch.rows.iter_mut().enumerate() {
+            row.logits = wanted(i);
+        }
+        logits.resize(batch.wanted() * self.executor.program().vocabulary(), 0.0);
+        let outputs = &mut Outputs::logits(logits);
+        Ok(self.executor.step(&batch, &mut self.states, &*self.experts, outputs)?)
     }
 
     /// The perplexity that llama-perplexity reports: whole windows of `window` tokens, each beginning with `bos`

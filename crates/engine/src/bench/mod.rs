@@ -203,7 +203,7 @@ fn random(state: &mut u32, vocabulary: usize) -> u32 {
     *state ^= *state << 13;
     *state ^= *state >> 17;
     *state ^= *state << 5;
-    (u64::from(*state) * vocabulary as u64 >> 32) as u32
+    ((u64::from(*state) * vocabulary as u64) >> 32) as u32
 }
 
 #[cfg(test)]

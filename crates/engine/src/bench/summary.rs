@@ -1,5 +1,7 @@
 //! What the samples of a test come to.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use turbospark_cpu::Timings;
 
@@ -98,30 +100,29 @@ fn rate(test: &Test, work: &Work, samples: &[Sample], seconds: impl Fn(&Sample) 
 }
 
 fn shares(samples: &[Sample]) -> Vec<(&'static str, f64)> {
-    let whole: f64 = samples.iter().map(|sample| sample.time.as_secs_f64()).sum();
-    let kinds: [(&str, fn(&Timings) -> std::time::Duration); 7] = [
-        ("linears", |t| t.linears),
-        ("experts", |t| t.experts),
-        ("attention", |t| t.attention),
-        ("rows", |t| t.rows),
-        ("routing", |t| t.routing),
-        ("waiting", |t| t.waiting),
-        ("ends", |t| t.ends),
-    ];
-    let timings: Vec<Timings> = samples.iter().filter_map(|sample| sample.timings).collect();
-    if timings.is_empty() {
-        return Vec::new();
+    let whole: Duration = samples.iter().map(|sample| sample.time).sum();
+    let mut shares: Vec<(&'static str, f64)> = Vec::new();
+    for timings in samples.iter().filter_map(|sample| sample.timings) {
+        let Timings { linears, experts, attention, rows, routing, waiting, ends, .. } = timings;
+        let kinds = [
+            ("linears", linears),
+            ("experts", experts),
+            ("attention", attention),
+            ("rows", rows),
+            ("routing", routing),
+            ("waiting", waiting),
+            ("ends", ends),
+        ];
+        shares.resize(kinds.len(), ("", 0.0));
+        for (share, (name, time)) in shares.iter_mut().zip(kinds) {
+            *share = (name, share.1 + time.as_secs_f64() / whole.as_secs_f64());
+        }
     }
-    let share = |of: fn(&Timings) -> std::time::Duration| {
-        timings.iter().map(|timings| of(timings).as_secs_f64()).sum::<f64>() / whole
-    };
-    kinds.into_iter().map(|(name, of)| (name, share(of))).collect()
+    shares
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::bench::Amount;
 
