@@ -59,7 +59,7 @@ impl Ceilings {
 }
 
 fn best(pool: &mut Pool, total: usize, work: &(dyn Fn(Range<usize>) + Sync)) -> f64 {
-    let _pinned = pool.pin_caller();
+    pool.settle_caller();
     let seconds = (0..TRIES).map(|_| {
         let start = Instant::now();
         pool.run(total, 1, &|_, range| work(range));

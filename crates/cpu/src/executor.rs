@@ -159,7 +159,7 @@ impl CpuExecutor {
     ) -> Result<(), StepError> {
         let CpuExecutor { program, options, plan, loaded, work } = self;
         let mut watch = Watch::start();
-        let _pinned = work.pool.pin_caller();
+        work.pool.settle_caller();
         if work.kv.reserve(states).is_err() {
             // The system refuses what the engine has planned for.
             let layer = program.kv_layers().first().map_or(0, |layer| layer.layer);

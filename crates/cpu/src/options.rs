@@ -20,7 +20,7 @@ pub enum KvFormat {
 pub struct CpuOptions {
     /// Threads, the caller's included.
     pub threads: usize,
-    /// Keep threads on their cores; only if there is a core for each.
+    /// Keep workers on their cores, and the caller off them; only if there is a core for each.
     pub pin: bool,
     /// Instruction set.
     pub isa: Isa,

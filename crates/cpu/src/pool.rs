@@ -104,9 +104,14 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Keeps the calling thread on its core while the guard lives.
-    pub fn pin_caller(&self) -> Option<topology::Pinned> {
-        self.cores.first().and_then(|&core| topology::Pinned::new(core))
+    /// Moves the calling thread to its own core if it is on that of a worker. It stays free to go elsewhere: the
+    /// system may have good reasons, and threads that it starts would inherit a restriction.
+    pub fn settle_caller(&self) {
+        if let [own, workers @ ..] = &self.cores[..self.cores.len().min(self.threads())]
+            && topology::current().is_some_and(|core| workers.contains(&core))
+        {
+            topology::move_to(*own);
+        }
     }
 
     /// Runs `work` over 0..total in ranges of at least `grain` (but for the last), and returns when all is done.

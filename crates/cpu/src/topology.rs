@@ -73,33 +73,30 @@ pub(crate) fn pin(_cpu: usize) -> bool {
     false
 }
 
-/// The calling thread on one core; it gets its former freedom back when this is dropped.
-pub(crate) struct Pinned {
-    #[cfg(target_os = "linux")]
-    before: libc::cpu_set_t,
-}
-
-impl Pinned {
-    /// None where threads cannot be pinned.
-    #[cfg(target_os = "linux")]
-    pub fn new(core: usize) -> Option<Pinned> {
-        let before = affinity()?;
-        pin(core).then_some(Pinned { before })
-    }
-
-    /// None where threads cannot be pinned.
-    #[cfg(not(target_os = "linux"))]
-    pub fn new(_core: usize) -> Option<Pinned> {
-        None
-    }
-}
-
+/// The CPU that this thread is on.
 #[cfg(target_os = "linux")]
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        restrict(&self.before);
+pub(crate) fn current() -> Option<usize> {
+    // SAFETY: the call takes nothing.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// Moves this thread to a CPU, which it may leave again.
+#[cfg(target_os = "linux")]
+pub(crate) fn move_to(cpu: usize) {
+    if let Some(before) = affinity()
+        && pin(cpu)
+    {
+        restrict(&before);
     }
 }
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn current() -> Option<usize> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn move_to(_cpu: usize) {}
 
 #[cfg(test)]
 mod tests {
@@ -113,12 +110,12 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn pinning_ends_with_its_guard() {
+    fn a_thread_that_is_moved_stays_free() {
         let before = cores();
-        let core = before[0];
-        let pinned = Pinned::new(core).unwrap();
-        assert_eq!(cores(), [core]);
-        drop(pinned);
+        for &core in &before {
+            move_to(core);
+            assert!(before.contains(&current().unwrap()));
+        }
         assert_eq!(cores(), before);
     }
 }
