@@ -84,6 +84,13 @@ CONVERSATIONS = {
                    {"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}}]},
                {"role": "tool", "content": "{\"sky\": \"clear\"}", "tool_call_id": "call12345", "name": "get_weather"}], TOOLS),
 }
+# The system conversation once more, for templates that know thinking.
+THINKING = {"thinking on": True, "thinking off": False}
+CONVERSATIONS |= dict.fromkeys(THINKING, CONVERSATIONS["system"])
+
+
+def template_args(case):
+    return {"enable_thinking": THINKING[case]} if case in THINKING else {}
 
 
 class Clock(datetime.datetime):
@@ -113,13 +120,13 @@ def template_sweep(folder):
         for case, (messages, tools) in CONVERSATIONS.items():
             try:
                 rendered, _ = utils.render_jinja_template([messages], tools=tools, chat_template=source,
-                                                          add_generation_prompt=True, bos_token="<BOS>", eos_token="<EOS>")
+                                                          add_generation_prompt=True, bos_token="<BOS>", eos_token="<EOS>", **template_args(case))
                 result = {"text": rendered[0]}
             except Exception as e:
                 result = {"error": f"{type(e).__name__}: {e}"}
             out.setdefault(name, {"source": source})[case] = result
     data = {"now": int(NOW.replace(tzinfo=datetime.timezone.utc).timestamp()), "templates": out,
-            "conversations": {k: {"messages": m, "tools": t or []} for k, (m, t) in CONVERSATIONS.items()}}
+            "conversations": {k: {"messages": m, "tools": t or [], "args": template_args(k)} for k, (m, t) in CONVERSATIONS.items()}}
     (folder / "templates" / "templates.json").write_text(json.dumps(data))
     for case in CONVERSATIONS:
         print(case, sum("text" in t[case] for t in out.values()), "of", len(out), "render in transformers")

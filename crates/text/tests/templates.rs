@@ -73,6 +73,7 @@ fn render(source: &str, conversation: &Value, now: u64) -> Result<String, String
     let messages: Vec<Message> = serde_json::from_value(conversation["messages"].clone()).expect("messages");
     let options = RenderOptions {
         tools: conversation["tools"].as_array().expect("tools").clone(),
+        args: conversation["args"].as_object().cloned().unwrap_or_default(),
         now: Some(UNIX_EPOCH + Duration::from_secs(now)),
         ..RenderOptions::prompt()
     };
