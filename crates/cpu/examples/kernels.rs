@@ -132,14 +132,16 @@ fn on_threads(threads: usize, run: impl Fn(usize) + Sync) {
     });
 }
 
-fn multiply(options: &Options, weights: &PackedMatrix, x: &Activations, out: &mut [f32]) {
+fn multiply(options: &Options, weights: &PackedMatrix, x: &Activations, out: &mut [f32], repeats: usize) {
     let layout = *weights.layout();
     let outputs = Outputs::new(out, x.rows(), layout.rows(), layout.rows());
     on_threads(options.threads, |index| {
         let panels = layout.share(index, options.threads);
         // SAFETY: the shares of threads do not overlap.
         let mut part = unsafe { outputs.part(layout.outputs(panels.clone())) };
-        linear(options.isa, &weights.panels(), panels, x, &mut part);
+        for _ in 0..repeats {
+            linear(options.isa, &weights.panels(), panels.clone(), x, &mut part);
+        }
     });
 }
 
@@ -168,7 +170,7 @@ fn measure(options: &Options, format: Format) {
                     ));
                 });
             });
-            (read, seconds(|| multiply(options, &large, &x, &mut out)))
+            (read, seconds(|| multiply(options, &large, &x, &mut out, 1)))
         })
         .collect();
     let rate = bytes.len() as f64 / 1e9 / pairs.iter().fold(f64::MAX, |m, p| m.min(p.1));
@@ -178,8 +180,7 @@ fn measure(options: &Options, format: Format) {
 
     let (some, _) = weights(options.isa, format, columns, 4 << 20);
     let outputs = some.layout().rows();
-    let rows = if std::env::var("PACK").is_ok() { &[][..] } else { &[2usize, 4, 8, 64, 512] };
-    for &rows in rows {
+    for rows in [2, 4, 8, 64, 512] {
         let x = input(options.isa, form, rows, columns);
         let mut out = vec![0.0; rows * outputs];
         let work = (rows * outputs * columns) as f64 / 1e9;
@@ -187,7 +188,7 @@ fn measure(options: &Options, format: Format) {
         let pairs: Vec<(f64, f64)> = (0..9)
             .map(|_| {
                 let peak = peak(options);
-                let time = seconds(|| (0..repeats).for_each(|_| multiply(options, &some, &x, &mut out)));
+                let time = seconds(|| multiply(options, &some, &x, &mut out, repeats));
                 (peak, work * repeats as f64 / time)
             })
             .collect();
