@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -55,6 +56,7 @@ struct Measured {
 struct Report<'a> {
     model: String,
     engine: &'a Engine,
+    load: Duration,
     work: Work,
     results: Vec<Measured>,
 }
@@ -85,11 +87,13 @@ impl BenchArgs {
         }
         options.context = tests.iter().map(Test::positions).max();
         let executor = options.executor;
+        let start = Instant::now();
         let mut engine = Engine::with_program(&checkpoint, program, options)?;
+        let load = start.elapsed();
         let work = Work::of(engine.program(), &checkpoint, executor).map_err(EngineError::from)?;
         let results = self.measure(&mut engine, &work, tests)?;
         let model = checkpoint.path.display().to_string();
-        let report = Report { model, engine: &engine, work, results };
+        let report = Report { model, engine: &engine, load, work, results };
         let out = &mut std::io::stdout().lock();
         match self.json {
             true => Ok(writeln!(out, "{}", report.json())?),
@@ -159,6 +163,7 @@ impl Report<'_> {
         let mut value = Map::new();
         value.insert("model".to_owned(), self.model.clone().into());
         value.extend(self.how());
+        value.insert("load_seconds".to_owned(), self.load.as_secs_f64().into());
         let Amount { bytes, multiply_adds, .. } = self.work.token();
         value.insert("bytes_per_token".to_owned(), bytes.into());
         value.insert("multiply_adds_per_token".to_owned(), multiply_adds.into());
@@ -171,7 +176,7 @@ impl Report<'_> {
     }
 
     fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
-        writeln!(out, "{}", self.model)?;
+        writeln!(out, "{}, ready after {:.2} s", self.model, self.load.as_secs_f64())?;
         let how = self.how();
         let how: Vec<String> = how.iter().map(|(name, value)| format!("{name} {value}")).collect();
         writeln!(out, "{}", how.join(", ").replace('"', ""))?;
