@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use turbospark_engine::{CpuOptions, ExecutorKind, Isa, KvFormat, Model, OpenOptions};
-use turbospark_families::{FamilyOptions, YarnRounding};
+use turbospark_families::{EmbeddingScale, FamilyOptions, YarnRounding};
 
 use crate::error::CliError;
 
@@ -32,6 +32,9 @@ pub struct RunArgs {
     /// Ends of YaRN's ramp: as the checkpoint says, or rounded as llama.cpp has them
     #[arg(long, value_enum, default_value_t = Yarn::Checkpoint)]
     pub yarn: Yarn,
+    /// Gemma's embedding scale: in f32, or rounded as references that run in bf16 have it
+    #[arg(long, value_enum, default_value_t = Scale::Float32)]
+    pub embedding_scale: Scale,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -40,6 +43,12 @@ pub enum Executor {
     Cpu,
     /// Plain f32 loops: slow, exact
     Reference,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Scale {
+    Float32,
+    Bf16,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -91,7 +100,10 @@ impl RunArgs {
                     Yarn::Checkpoint => YarnRounding::Checkpoint,
                     Yarn::Rounded => YarnRounding::Rounded,
                 },
-                ..FamilyOptions::default()
+                embedding_scale: match self.embedding_scale {
+                    Scale::Float32 => EmbeddingScale::Float32,
+                    Scale::Bf16 => EmbeddingScale::Bf16Rounded,
+                },
             },
         })
     }
