@@ -84,8 +84,7 @@ fn check(path: &Path, golden: &Path) -> Result<(), String> {
     let golden = Golden(std::fs::read(golden).unwrap());
     let checkpoint = Checkpoint::open(path).map_err(|error| format!("{name}: {error}"))?;
     let mut engine = Engine::new(&checkpoint, reference()).map_err(|error| format!("{name}: {error}"))?;
-    let again = Checkpoint::open(path)
-        .and_then(|checkpoint| Ok(turbospark_families::build(&checkpoint, &Default::default())));
+    let again = Checkpoint::open(path).map(|again| turbospark_families::build(&again, &Default::default()));
     if !again.is_ok_and(|model| model.is_ok_and(|model| model.program == *engine.program())) {
         return Err(format!("{name}: read twice, two programs"));
     }
