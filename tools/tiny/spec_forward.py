@@ -107,11 +107,14 @@ def top_k(x, k):
 
 
 class Net:
-    """One model: `Net(config, weights)(ids)` are its logits [T, V]; `hidden` holds the residual after each layer."""
+    """One model: `Net(config, weights)(ids)` are its logits [T, V]; `hidden` holds the residual after each layer.
 
-    def __init__(self, config: dict, weights: dict):
+    `edit(layer, x)` may change the residual [T, H] after each layer (make_edits.py)."""
+
+    def __init__(self, config: dict, weights: dict, edit=None):
         self.config, self.c, self.w = config, config.get("text_config", config), weights
         self.hidden: list[np.ndarray] = []
+        self.edit = edit
 
     def __call__(self, ids):
         self.hidden = []
@@ -119,6 +122,12 @@ class Net:
         if family == "gemma4_text":
             return self.gemma4(ids)
         return self.gemma3(ids) if family == "gemma3_text" else self.standard(ids)
+
+    def layer_output(self, layer, x):
+        """The residual that the next layer sees; kept in `hidden`."""
+        x = x if self.edit is None else self.edit(layer, x)
+        self.hidden.append(x)
+        return x
 
     def linear(self, x, name):
         """x W^T, plus a bias where there is one."""
@@ -168,7 +177,7 @@ class Net:
             x = x + self.linear(o, a + "o_proj")
             h = rms(x, w[p + "post_attention_layernorm.weight"], eps)
             x = x + self.standard_mlp(h, p)
-            self.hidden.append(x)
+            x = self.layer_output(i, x)
         return self.head(rms(x, w["norm.weight"], eps))
 
     def standard_rope(self, width):
@@ -253,7 +262,7 @@ class Net:
             x = x + rms(self.linear(o, a + "o_proj"), w[p + "post_attention_layernorm.weight"], eps)
             y = self.geglu(rms(x, w[p + "pre_feedforward_layernorm.weight"], eps), p + "mlp.")
             x = x + rms(y, w[p + "post_feedforward_layernorm.weight"], eps)
-            self.hidden.append(x)
+            x = self.layer_output(i, x)
         return self.head(rms(x, w["norm.weight"], eps))
 
     def geglu(self, h, p):
@@ -295,7 +304,7 @@ class Net:
                 g = gelu_tanh(self.linear(x, p + "per_layer_input_gate")) * per_layer[:, i]
                 x = x + rms(self.linear(g, p + "per_layer_projection"), w[p + "post_per_layer_input_norm.weight"], eps)
             x = x * w[p + "layer_scalar"]
-            self.hidden.append(x)
+            x = self.layer_output(i, x)
         return self.head(rms(x, w["norm.weight"], eps))
 
     def per_layer_inputs(self, ids, x):

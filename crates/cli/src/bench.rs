@@ -12,6 +12,7 @@ use turbospark_formats::Checkpoint;
 
 use crate::error::CliError;
 use crate::options::RunArgs;
+use crate::steer_args::SteerArgs;
 use crate::terminal::{Bar, bytes};
 
 /// Measure speed: prompts and generation, beside what memory and cores give
@@ -43,6 +44,8 @@ pub struct BenchArgs {
     json: bool,
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    steer: SteerArgs,
 }
 
 /// A test that was run.
@@ -90,6 +93,7 @@ impl BenchArgs {
         let start = Instant::now();
         let mut engine = Engine::with_program(&checkpoint, program, options)?;
         let load = start.elapsed();
+        self.steer.apply(&mut engine, &checkpoint)?;
         let work = Work::of(engine.program(), &checkpoint, executor).map_err(EngineError::from)?;
         let results = self.measure(&mut engine, &work, tests)?;
         let model = checkpoint.path.display().to_string();

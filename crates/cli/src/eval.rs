@@ -3,6 +3,7 @@
 mod kl;
 mod logits;
 mod perplexity;
+mod routes;
 
 use clap::Subcommand;
 
@@ -14,6 +15,7 @@ pub enum Eval {
     Kl(kl::KlArgs),
     Logits(logits::LogitsArgs),
     Perplexity(perplexity::PerplexityArgs),
+    Routes(routes::RoutesArgs),
 }
 
 impl Eval {
@@ -22,6 +24,7 @@ impl Eval {
             Eval::Kl(args) => args.execute(),
             Eval::Logits(args) => args.execute(),
             Eval::Perplexity(args) => args.execute(),
+            Eval::Routes(args) => args.execute(),
         }
     }
 }

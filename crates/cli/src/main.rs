@@ -1,14 +1,19 @@
 //! The `turbospark` program.
 
 mod bench;
+mod capture;
 mod chat;
 mod error;
 mod eval;
 mod options;
 mod printer;
+mod prompts;
+mod router_trace;
 mod run;
 mod sampling;
 mod show;
+mod steer;
+mod steer_args;
 mod terminal;
 mod tokenize;
 
@@ -32,6 +37,9 @@ enum Command {
     Show(show::Show),
     Tokenize(tokenize::Tokenize),
     Bench(bench::BenchArgs),
+    Capture(capture::CaptureArgs),
+    #[command(subcommand)]
+    Steer(steer::SteerCommand),
     #[command(subcommand)]
     Eval(eval::Eval),
 }
@@ -43,6 +51,8 @@ fn main() -> ExitCode {
         Command::Show(show) => show.execute(),
         Command::Tokenize(tokenize) => tokenize.execute(),
         Command::Bench(bench) => bench.execute(),
+        Command::Capture(capture) => capture.execute(),
+        Command::Steer(steer) => steer.execute(),
         Command::Eval(eval) => eval.execute(),
     };
     match result {

@@ -12,7 +12,9 @@ use crate::chat::Chat;
 use crate::error::CliError;
 use crate::options::RunArgs;
 use crate::printer::{Printer, Reasoning, catch_interrupts, closing_line};
+use crate::router_trace::RouterTraceArgs;
 use crate::sampling::SamplingArgs;
+use crate::steer_args::SteerArgs;
 use crate::terminal::{Bar, Dim};
 
 /// Answer a prompt, or chat where there is none
@@ -33,6 +35,8 @@ pub struct Run {
     /// Print one JSON object instead: text, reasoning, token ids, finish reason, timings
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    trace: RouterTraceArgs,
 }
 
 /// What `run` and `chat` share.
@@ -66,6 +70,8 @@ pub struct TalkArgs {
     pub run: RunArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub steer: SteerArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,9 +94,9 @@ impl Run {
             }
         };
         match prompt {
-            None if self.raw || self.json => {
-                Err(CliError::Usage("--raw and --json need a prompt: give one, or pipe it in".to_owned()))
-            }
+            None if self.raw || self.json || self.trace.is_given() => Err(CliError::Usage(
+                "--raw, --json and --router-trace need a prompt: give one, or pipe it in".to_owned(),
+            )),
             None => Chat::open(&self.talk)?.run(),
             Some(prompt) => self.answer(prompt),
         }
@@ -115,10 +121,12 @@ impl Run {
             out.flush()?;
         }
         let seed = options.sampling.seed;
+        self.trace.start(&mut model)?;
         let session = model.engine.open_session();
         let mut printer = Printer::new(self.talk.reasoning, self.json);
         let answer = model.answer(session, ids, &options, |update| printer.update(update))?;
         printer.finish()?;
+        self.trace.finish(&mut model)?;
         if self.json {
             return write_json(&answer, seed);
         }
@@ -141,6 +149,7 @@ impl TalkArgs {
             sampling: self.sampling.over(&model.sampling)?,
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
+            edits: self.steer.edits(model)?,
             ..AnswerOptions::default()
         })
     }

@@ -21,7 +21,7 @@ fn main() -> Result<(), EngineError> {
             })?,
             stop: model.text()?.stop_ids.clone(),
             max_tokens: 300,
-            edits: Vec::new(),
+            edits: Default::default(),
         });
     }
     let prompts: Vec<Vec<u32>> = requests.iter().map(|request| request.prompt.clone()).collect();

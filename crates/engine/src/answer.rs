@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use turbospark_program::EditSet;
 use turbospark_sampling::{Sampler, SamplingOptions};
 use turbospark_text::{Event, StopStrings};
 
+use crate::edits::Edits;
 use crate::engine::{EngineError, SessionId};
 use crate::generate::{Finish, Progress, Request};
 use crate::model::Model;
@@ -23,8 +23,8 @@ pub struct AnswerOptions {
     pub stop: Vec<String>,
     /// The prompt is bare text to go on with, not a rendered conversation.
     pub raw: bool,
-    /// Edits of every row.
-    pub edits: EditSet,
+    /// Edits of its rows.
+    pub edits: Edits,
 }
 
 /// Something to show while an answer is made.

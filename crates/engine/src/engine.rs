@@ -1,12 +1,15 @@
 //! A loaded model: its executor, its experts and the sequences it works on.
 
 use turbospark_cpu::{CpuExecutor, CpuOptions, PanelPacker, Timings};
+use turbospark_experts::trace::Trace;
 use turbospark_experts::{PackedExperts, ResidentExperts};
 use turbospark_formats::{Checkpoint, OpenError};
 use turbospark_program::{
     BuildError, EditSet, Executor, ExpertError, ExpertSource, Program, SequenceId, StateError, States,
     StepError, WeightError,
 };
+
+use crate::edits::Edits;
 
 /// How a model is opened. The defaults suit a first try.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +98,12 @@ pub enum EngineError {
         /// Of the judge.
         expected: usize,
     },
+    /// Steering.
+    #[error(transparent)]
+    Steering(#[from] crate::steering::SteeringError),
+    /// Routes of a model that has none, or none that a trace can hold.
+    #[error("{0}")]
+    Trace(String),
     /// A session that was closed.
     #[error("there is no such session; it was closed")]
     NoSession,
@@ -133,7 +142,9 @@ pub(crate) struct Session {
     /// Tokens whose keys and values are in the sequence.
     pub tokens: Vec<u32>,
     /// The edits they were computed under.
-    pub edits: EditSet,
+    pub edits: Edits,
+    /// How many of them, at most, were computed as a prompt.
+    pub prompt: usize,
 }
 
 /// A model ready to run.
@@ -144,6 +155,9 @@ pub struct Engine {
     pub(crate) options: OpenOptions,
     sessions: Vec<Option<Session>>,
     context: usize,
+    /// Edits of rows that are evaluated or scored.
+    pub(crate) edits: EditSet,
+    pub(crate) trace: Option<Trace>,
 }
 
 /// An executor, and where its time goes if it knows.
@@ -201,7 +215,8 @@ impl Engine {
         }
         let states = States::new(&program, None);
         let (executor, experts) = load(checkpoint, program, &options)?;
-        Ok(Engine { executor, experts, states, options, sessions: Vec::new(), context })
+        let sessions = Vec::new();
+        Ok(Engine { executor, experts, states, options, sessions, context, edits: Vec::new(), trace: None })
     }
 
     /// The program being run.
@@ -221,22 +236,28 @@ impl Engine {
 
     /// An empty session.
     pub fn open_session(&mut self) -> SessionId {
-        let session = Session { sequence: self.states.create(), tokens: Vec::new(), edits: Vec::new() };
+        let sequence = self.states.create();
+        let session = Session { sequence, tokens: Vec::new(), edits: Edits::default(), prompt: 0 };
         self.insert(session)
     }
 
     /// Another session with the same past, sharing its memory until either goes on.
     pub fn fork_session(&mut self, id: SessionId) -> Result<SessionId, EngineError> {
-        let Session { sequence, tokens, edits } = self.session(id)?;
-        let (sequence, tokens, edits) = (*sequence, tokens.clone(), edits.clone());
+        let Session { sequence, tokens, edits, prompt } = self.session(id)?;
+        let (sequence, tokens, edits, prompt) = (*sequence, tokens.clone(), edits.clone(), *prompt);
         let sequence = self.states.fork(sequence)?;
-        Ok(self.insert(Session { sequence, tokens, edits }))
+        Ok(self.insert(Session { sequence, tokens, edits, prompt }))
     }
 
     /// Forgets a session.
     pub fn close(&mut self, id: SessionId) -> Result<(), EngineError> {
         let session = self.sessions.get_mut(id.0).and_then(Option::take).ok_or(EngineError::NoSession)?;
         Ok(self.states.remove(session.sequence)?)
+    }
+
+    /// Sets the edits of every row that is evaluated, scored or captured from now on.
+    pub fn set_edits(&mut self, edits: EditSet) {
+        self.edits = edits;
     }
 
     fn insert(&mut self, session: Session) -> SessionId {
@@ -262,12 +283,12 @@ impl Engine {
         &mut self,
         id: SessionId,
         prompt: &[u32],
-        edits: &EditSet,
+        edits: &Edits,
     ) -> Result<usize, EngineError> {
         let session = self.session(id)?;
-        let (sequence, same_edits) = (session.sequence, session.edits == *edits);
+        let sequence = session.sequence;
         let common = session.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        let common = if same_edits { common.min(prompt.len().saturating_sub(1)) } else { 0 };
+        let common = edits.kept(&session.edits, session.prompt, common).min(prompt.len().saturating_sub(1));
         let (sequence, kept) = match self.states.truncate(sequence, common as u32) {
             Ok(()) => (sequence, common),
             // A sliding window has moved past that point: start anew.
@@ -281,6 +302,7 @@ impl Engine {
         session.sequence = sequence;
         session.tokens.truncate(kept);
         session.edits = edits.clone();
+        session.prompt = prompt.len();
         Ok(kept)
     }
 }

@@ -52,9 +52,10 @@ impl Engine {
         let mut result = Ok(());
         for (chunk, piece) in tokens.chunks(self.options.prefill_chunk.max(1)).enumerate() {
             let mut batch = Batch::append(&self.states, sequence, piece);
+            self.edit(&mut batch);
             for (i, row) in batch.rows.iter_mut().enumerate() {
                 row.logits = wanted.contains(&(chunk * self.options.prefill_chunk.max(1) + i));
-                row.capture = keep.routes || !keep.taps.is_empty();
+                row.capture |= keep.routes || !keep.taps.is_empty();
             }
             result = self.evaluate_chunk(&batch, &mut evaluation);
             if result.is_err() {
@@ -91,8 +92,8 @@ impl Engine {
         let (mut ids, mut weights) = (vec![0; ranks * captured], vec![0.0; ranks * captured]);
         let routes = (ranks > 0).then(|| RoutedRows { ids: &mut ids, weights: &mut weights });
         let logits = Logits::All(&mut evaluation.logits[done..]);
-        let mut outputs = Outputs { logits, taps, routes };
-        self.executor.step(batch, &mut self.states, &*self.experts, &mut outputs)?;
+        let outputs = Outputs { logits, taps, routes };
+        self.step(batch, outputs)?;
         let mut at = 0;
         for layer in &mut evaluation.routes {
             let range = at..at + layer.k * captured;

@@ -1,8 +1,9 @@
 //! Generation: scheduling the rows of several requests and sampling their tokens.
 
-use turbospark_program::{Batch, EditSet, Outputs, Row};
+use turbospark_program::{Batch, Outputs, Row};
 use turbospark_sampling::Sampler;
 
+use crate::edits::Edits;
 use crate::engine::{Engine, EngineError, SessionId};
 
 /// One continuation to generate.
@@ -18,8 +19,8 @@ pub struct Request {
     pub stop: Vec<u32>,
     /// Most tokens to generate.
     pub max_tokens: usize,
-    /// Edits of every row.
-    pub edits: EditSet,
+    /// Edits of its rows.
+    pub edits: Edits,
 }
 
 /// Why a generation ended.
@@ -59,7 +60,7 @@ pub enum Progress {
 pub struct Generation<'e> {
     engine: &'e mut Engine,
     active: Vec<Active>,
-    /// Rows of the current step; its edit sets are those of the requests, by index.
+    /// Rows of the current step; its edit sets are, for each request, those of its prompt and of what it generates.
     batch: Batch,
     /// Which request each row is of.
     owners: Vec<usize>,
@@ -90,7 +91,8 @@ impl Engine {
             }
             reused.push(self.reuse_prefix(request.session, &request.prompt, &request.edits)?);
         }
-        let edits = requests.iter().map(|request| request.edits.clone()).collect();
+        let sets = |request: &Request| [request.edits.prompt.clone(), request.edits.generated.clone()];
+        let edits = requests.iter().flat_map(sets).collect();
         let active = requests.into_iter().zip(reused).map(|(request, reused)| Active {
             tokens: request.prompt.clone(),
             generated: 0,
@@ -119,7 +121,7 @@ impl Generation<'_> {
         let Generation { engine, active, batch, owners, logits } = self;
         let vocabulary = engine.executor.program().vocabulary();
         logits.resize(batch.wanted() * vocabulary, 0.0);
-        engine.executor.step(batch, &mut engine.states, &*engine.experts, &mut Outputs::logits(logits))?;
+        engine.step(batch, Outputs::logits(logits))?;
         for (row, &owner) in batch.rows.iter().zip(&*owners) {
             engine.session_mut(active[owner].request.session)?.tokens.push(row.token);
         }
@@ -164,14 +166,17 @@ impl Generation<'_> {
             // A request always gets a row: long prompts beside it must not stop an answer.
             let count = (active.tokens.len() - done).min(room.max(1));
             room = room.saturating_sub(count);
+            let Edits { prompt, generated } = &active.request.edits;
+            let sets = [(prompt, 2 * index), (generated, 2 * index + 1)];
+            let sets = sets.map(|(set, at)| (!set.is_empty()).then_some(at as u16));
             for position in done..done + count {
                 batch.rows.push(Row {
                     token: active.tokens[position],
                     sequence,
                     position: position as u32,
                     logits: position + 1 == active.tokens.len(),
-                    edits: (!active.request.edits.is_empty()).then_some(index as u16),
-                    capture: false,
+                    edits: sets[usize::from(position >= active.request.prompt.len())],
+                    capture: engine.trace.is_some(),
                 });
                 owners.push(index);
             }

@@ -24,20 +24,27 @@
 
 mod answer;
 pub mod bench;
+pub mod capture;
 mod demo;
 mod divergence;
+mod edits;
 mod engine;
 mod evaluate;
 mod generate;
 mod model;
+pub mod routes;
 mod score;
+pub mod steering;
+mod trace;
 
 pub use answer::{Answer, AnswerOptions, Call, Timings, Update};
 pub use demo::{DEMO_NAME, demo_source};
 pub use divergence::Divergence;
+pub use edits::Edits;
 pub use engine::{DEFAULT_CONTEXT, Engine, EngineError, ExecutorKind, OpenOptions, SessionId};
 pub use evaluate::{Evaluation, Keep, LayerRoutes};
 pub use generate::{Finish, Generation, Progress, Request};
-pub use model::Model;
+pub use model::{Model, model_kind};
 pub use score::Likelihood;
 pub use turbospark_cpu::{CpuOptions, Isa, KvFormat};
+pub use turbospark_experts::trace::Trace;

@@ -50,9 +50,25 @@ impl Model {
         Ok(self.text()?.prompt_ids(messages, options)?)
     }
 
+    /// What kind of model this is, in the words of its file.
+    pub fn kind(&self) -> &str {
+        model_kind(&self.checkpoint)
+    }
+
     pub(crate) fn parts(&mut self) -> Result<(&mut Engine, &TextModel), EngineError> {
         let text = self.text.as_ref().map_err(|error| EngineError::NoText(error.to_string()))?;
         Ok((&mut self.engine, text))
+    }
+}
+
+/// What kind of model a checkpoint is, in the words of its file: general.architecture or model_type.
+pub fn model_kind(checkpoint: &Checkpoint) -> &str {
+    match &checkpoint.metadata {
+        Metadata::Gguf(metadata) => metadata.architecture().unwrap_or_default(),
+        Metadata::Config { config, .. } => {
+            let text = config.get("text_config").and_then(|text| text.get("model_type"));
+            text.or(config.get("model_type")).and_then(|kind| kind.as_str()).unwrap_or_default()
+        }
     }
 }
 

@@ -69,12 +69,12 @@ impl Engine {
         logits: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
         let mut batch = Batch::append(&self.states, sequence, tokens);
+        self.edit(&mut batch);
         for (i, row) in batch.rows.iter_mut().enumerate() {
             row.logits = wanted(i);
         }
         logits.resize(batch.wanted() * self.executor.program().vocabulary(), 0.0);
-        let outputs = &mut Outputs::logits(logits);
-        Ok(self.executor.step(&batch, &mut self.states, &*self.experts, outputs)?)
+        self.step(&batch, Outputs::logits(logits))
     }
 
     /// The perplexity that llama-perplexity reports: whole windows of `window` tokens, each beginning with `bos`

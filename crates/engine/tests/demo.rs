@@ -100,7 +100,7 @@ fn generate(executor: ExecutorKind, prompts: &[&str], prefill_chunk: usize) -> V
         sampler: Sampler::new(SamplingOptions { seed: 7, ..SamplingOptions::default() }).unwrap(),
         stop: model.text().unwrap().stop_ids.clone(),
         max_tokens: 40,
-        edits: Vec::new(),
+        edits: Default::default(),
     });
     let requests: Vec<Request> = requests.collect();
     let mut tokens = vec![Vec::new(); prompts.len()];

@@ -9,13 +9,15 @@ use turbospark_text::Special;
 
 use crate::error::CliError;
 use crate::options::{Executor, RunArgs};
+use crate::steer_args::SteerArgs;
 use crate::terminal::Bar;
 
 /// Measure how far a model's predictions are from those of the reference, or of another file
 #[derive(Args)]
 #[command(
     after_help = "The text is cut into windows of --context tokens; every position counts. The divergence is \
-sum p ln(p / q), in\nnats, with p of what is compared against. Perplexities are of the same positions.\n\n\
+sum p ln(p / q), in\nnats, with p of what is compared against. Perplexities are of the same positions. \
+--steer steers the model, not what it is\ncompared against.\n\n\
 Example:\n  turbospark eval kl model-q4.gguf --text wiki.txt --against model-bf16.gguf --json"
 )]
 pub struct KlArgs {
@@ -32,6 +34,8 @@ pub struct KlArgs {
     json: bool,
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    steer: SteerArgs,
 }
 
 #[derive(Serialize)]
@@ -57,6 +61,7 @@ impl KlArgs {
             return Err(CliError::Usage(format!("{reason}; name another executor or another model")));
         }
         let mut model = self.run.open(Some(&self.model))?;
+        self.steer.apply(&mut model.engine, &model.checkpoint)?;
         let tokens = model.text()?.tokenizer.encode_prompt(&text, Special::Parse)?;
         if tokens.len() < 2 {
             return Err(CliError::file(&self.text, "too short: two tokens at least are needed"));

@@ -9,6 +9,7 @@ use turbospark_program::{Op, Tap};
 
 use crate::error::CliError;
 use crate::options::RunArgs;
+use crate::steer_args::SteerArgs;
 
 /// Write the logits of a list of token ids to a safetensors file
 #[derive(Args)]
@@ -32,12 +33,15 @@ pub struct LogitsArgs {
     taps: bool,
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    steer: SteerArgs,
 }
 
 impl LogitsArgs {
     pub fn execute(&self) -> Result<(), CliError> {
         let tokens = read_tokens(&self.tokens)?;
         let mut model = self.run.open(Some(&self.model))?;
+        self.steer.apply(&mut model.engine, &model.checkpoint)?;
         let context = model.engine.context();
         if tokens.len() > context {
             let reason =

@@ -9,6 +9,7 @@ use turbospark_text::Special;
 
 use crate::error::CliError;
 use crate::options::RunArgs;
+use crate::steer_args::SteerArgs;
 use crate::terminal::Bar;
 
 /// Measure how well a model predicts a text
@@ -37,6 +38,8 @@ pub struct PerplexityArgs {
     json: bool,
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    steer: SteerArgs,
 }
 
 #[derive(Serialize)]
@@ -55,6 +58,7 @@ impl PerplexityArgs {
         }
         let text = std::fs::read_to_string(&self.text).map_err(|error| CliError::file(&self.text, error))?;
         let mut model = self.run.open(Some(&self.model))?;
+        self.steer.apply(&mut model.engine, &model.checkpoint)?;
         let likelihood = if self.documents {
             self.documents(&mut model, &text)?
         } else {

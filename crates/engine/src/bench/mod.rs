@@ -181,18 +181,18 @@ impl<'e> Bench<'e> {
 
     /// Appends random tokens in chunks; logits are wanted of the last.
     fn prompt(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), EngineError> {
-        let Engine { executor, experts, states, options, .. } = &mut *self.engine;
-        let vocabulary = executor.program().vocabulary();
+        let vocabulary = self.engine.program().vocabulary();
         self.logits.resize(vocabulary, 0.0);
         let mut left = tokens;
         while left > 0 {
-            let count = left.min(options.prefill_chunk.max(1));
+            let count = left.min(self.engine.options.prefill_chunk.max(1));
             left -= count;
             let tokens: Vec<u32> = (0..count).map(|_| random(&mut self.random, vocabulary)).collect();
-            let mut batch = Batch::append(states, sequence, &tokens);
+            let mut batch = Batch::append(&self.engine.states, sequence, &tokens);
+            self.engine.edit(&mut batch);
             batch.rows[count - 1].logits = left == 0;
             let logits = if left == 0 { &mut self.logits[..] } else { &mut [] };
-            executor.step(&batch, states, &**experts, &mut Outputs::logits(logits))?;
+            self.engine.step(&batch, Outputs::logits(logits))?;
         }
         Ok(())
     }
