@@ -212,15 +212,18 @@ fn quantize(x: &[f32], words: &mut [u32], row: usize, rows: usize) {
     let halves = halves.chunks_exact_mut(HALVES_WORDS * rows);
     for ((x, main), halves) in x.as_chunks::<BLOCK>().0.iter().zip(main).zip(halves) {
         let (scale, values) = quantize_block(x);
-        let first: i32 = values[..BLOCK / 2].iter().sum();
-        let last: i32 = values[BLOCK / 2..].iter().sum();
+        let (mut first, mut last) = (0, 0);
+        for i in 0..BLOCK / 2 {
+            first += values[i];
+            last += values[BLOCK / 2 + i];
+        }
         let sum = first + last;
         main[row] = scale.to_bits();
         main[rows + row] = (-128 * sum) as u32;
         main[2 * rows + row] = (scale * sum as f32).to_bits();
         let quads = &mut main[3 * rows + QUADS * row..][..QUADS];
-        for (word, values) in quads.iter_mut().zip(values.as_chunks::<4>().0) {
-            *word = u32::from_le_bytes(values.map(|v| v as u8));
+        for (word, [a, b, c, d]) in quads.iter_mut().zip(values.as_chunks::<4>().0) {
+            *word = u32::from_le_bytes([*a as u8, *b as u8, *c as u8, *d as u8]);
         }
         halves[row] = (-128 * first) as u32;
         halves[rows + row] = (-128 * last) as u32;
@@ -232,7 +235,10 @@ fn quantize(x: &[f32], words: &mut [u32], row: usize, rows: usize) {
 #[inline(always)]
 fn quantize_block(x: &[f32; BLOCK]) -> (f32, [i32; BLOCK]) {
     // As integers, magnitudes order like the floats, with infinity and NaN above all.
-    let largest = x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff));
+    let mut largest = 0;
+    for v in x {
+        largest = largest.max(v.to_bits() & 0x7fff_ffff);
+    }
     if largest >= f32::INFINITY.to_bits() {
         return (f32::NAN, [0; BLOCK]);
     }
@@ -240,7 +246,12 @@ fn quantize_block(x: &[f32; BLOCK]) -> (f32, [i32; BLOCK]) {
     let scale = if scale < f32::MIN_POSITIVE { 1.0 } else { scale };
     // Added to 1.5 * 2^23, a number is rounded half to even and its integer fills the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
-    (scale, x.map(|v| ((v / scale + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32)))
+    // Loops, not closures: a closure would be compiled without the caller's vector instructions.
+    let mut values = [0; BLOCK];
+    for i in 0..BLOCK {
+        values[i] = ((x[i] / scale + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    }
+    (scale, values)
 }
 
 #[cfg(test)]
