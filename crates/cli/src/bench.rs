@@ -11,7 +11,7 @@ use turbospark_engine::{Engine, EngineError, ExecutorKind, demo_source};
 use turbospark_formats::Checkpoint;
 
 use crate::error::CliError;
-use crate::options::RunArgs;
+use crate::options::{RunArgs, print_memory_line};
 use crate::steer_args::SteerArgs;
 use crate::terminal::{Bar, bytes};
 
@@ -94,6 +94,7 @@ impl BenchArgs {
         let mut engine = Engine::with_program(&checkpoint, program, options)?;
         let load = start.elapsed();
         self.steer.apply(&mut engine, &checkpoint)?;
+        print_memory_line(&engine);
         let work = Work::of(engine.program(), &checkpoint, executor).map_err(EngineError::from)?;
         let results = self.measure(&mut engine, &work, tests)?;
         let model = checkpoint.path.display().to_string();
@@ -159,7 +160,7 @@ impl Report<'_> {
                 how.insert("kv".to_owned(), format!("{:?}", options.cpu.kv).to_lowercase().into());
             }
         }
-        how.insert("prefill_chunk".to_owned(), options.prefill_chunk.into());
+        how.insert("prefill_chunk".to_owned(), self.engine.memory().chunk.into());
         how
     }
 

@@ -3,7 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use turbospark_engine::{CpuOptions, ExecutorKind, Isa, KvFormat, Model, OpenOptions};
+use turbospark_engine::memory_limit::{MemorySize, format_bytes};
+use turbospark_engine::policy::PolicyKind;
+use turbospark_engine::reader::ReaderKind;
+use turbospark_engine::{
+    CpuOptions, Engine, ExecutorKind, Isa, KvFormat, MemoryOptions, Model, OpenOptions, Prefetch, Residency,
+};
 use turbospark_families::{EmbeddingScale, FamilyOptions, YarnRounding};
 
 use crate::error::CliError;
@@ -14,9 +19,29 @@ pub struct RunArgs {
     /// Positions that prompt and answer may take together [default: what the model allows, at most 4096]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Prompt positions computed at a time; the result does not depend on it
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub prefill_chunk: usize,
+    /// Prompt positions computed at a time; the result does not depend on it [default: 128; more where experts are
+    /// streamed and the memory allows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill_chunk: Option<u32>,
+    /// Memory that the process may take: a size such as 8GiB, a share such as 50%, or auto
+    #[arg(long, value_name = "SIZE|PERCENT|auto", help_heading = "Memory")]
+    pub memory: Option<MemorySize>,
+    /// Where routed experts are kept: auto, stream (from disk through slots), mapped or resident
+    #[arg(long, value_name = "WHERE", default_value_t, help_heading = "Memory")]
+    pub expert_residency: Residency,
+    /// Which streamed expert leaves its slot: lru, per-layer-lru, lfu-ageing, least-stale or forecast
+    #[arg(long, value_name = "NAME", help_heading = "Memory")]
+    pub policy: Option<PolicyKind>,
+    /// How streamed experts are read: auto, uring, direct or buffered
+    #[arg(long, value_name = "NAME", help_heading = "Memory")]
+    pub reader: Option<ReaderKind>,
+    /// Stream experts through so many slots [default: what the memory allows]
+    #[arg(long, value_name = "N", help_heading = "Memory")]
+    pub slots: Option<usize>,
+    /// When streamed experts that the next layer will probably want are read ahead: auto (while the disk is idle
+    /// enough), on or off
+    #[arg(long, value_name = "WHEN", help_heading = "Memory")]
+    pub prefetch: Option<Prefetch>,
     /// What runs the model
     #[arg(long, value_enum, default_value_t = Executor::Cpu)]
     pub executor: Executor,
@@ -89,7 +114,15 @@ impl RunArgs {
     pub fn open_options(&self) -> Result<OpenOptions, CliError> {
         Ok(OpenOptions {
             context: self.context,
-            prefill_chunk: self.prefill_chunk.max(1),
+            prefill_chunk: self.prefill_chunk.map(|rows| rows as usize),
+            memory: MemoryOptions {
+                budget: self.memory,
+                residency: self.expert_residency,
+                policy: self.policy,
+                reader: self.reader,
+                slots: self.slots,
+                prefetch: self.prefetch,
+            },
             executor: match self.executor {
                 Executor::Cpu => ExecutorKind::Cpu,
                 Executor::Reference => ExecutorKind::Reference,
@@ -105,6 +138,7 @@ impl RunArgs {
                     Scale::Bf16 => EmbeddingScale::Bf16Rounded,
                 },
             },
+            ..OpenOptions::default()
         })
     }
 
@@ -140,11 +174,34 @@ impl RunArgs {
         Ok(options)
     }
 
-    /// Opens the model at `path`, or the demo model.
+    /// Opens the model at `path`, or the demo model, to generate.
     pub fn open(&self, path: Option<&PathBuf>) -> Result<Model, CliError> {
-        Ok(match path {
-            Some(path) => Model::open(path, self.open_options()?)?,
-            None => Model::demo(self.open_options()?)?,
-        })
+        self.open_for(path, self.open_options()?)
     }
+
+    /// Opens it to evaluate given tokens.
+    pub fn open_to_evaluate(&self, path: Option<&PathBuf>) -> Result<Model, CliError> {
+        self.open_for(path, OpenOptions { all_logits: true, ..self.open_options()? })
+    }
+
+    fn open_for(&self, path: Option<&PathBuf>, options: OpenOptions) -> Result<Model, CliError> {
+        let model = match path {
+            Some(path) => Model::open(path, options)?,
+            None => Model::demo(options)?,
+        };
+        print_memory_line(&model.engine);
+        Ok(model)
+    }
+}
+
+/// Says on standard error how memory is used where experts are streamed.
+pub fn print_memory_line(engine: &Engine) {
+    let plan = engine.memory();
+    let (Some(streamed), Some(slots)) = (engine.streamed(), plan.slots()) else { return };
+    let budget = plan.budget.map(format_bytes).unwrap_or_default();
+    let (all, experts) = (format_bytes(plan.all_experts as u64), plan.expert_count);
+    eprintln!(
+        "memory: {all} of experts are streamed, {slots} of {experts} kept at a time; of {budget}: {plan}; reader {}",
+        streamed.reader()
+    );
 }

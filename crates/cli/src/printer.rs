@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
-use turbospark_engine::{Answer, Finish, Timings, Update};
+use turbospark_engine::memory_limit::format_bytes;
+use turbospark_engine::{Answer, Finish, PhaseStatistics, RunStatistics, Timings, Update};
 use turbospark_text::Event;
 
 use crate::error::CliError;
@@ -117,4 +118,31 @@ pub fn closing_line(answer: &Answer, seed: u64) -> String {
         answer.timings.prefill_rate(),
         answer.timings.decode_rate(),
     )
+}
+
+/// Where the time went, a line for each phase.
+pub fn statistics_table(statistics: &RunStatistics) -> String {
+    let mut table = String::new();
+    let phases = [("prompt", &statistics.prefill), ("answer", &statistics.decode)];
+    for (name, phase) in phases.into_iter().filter(|(_, phase)| phase.steps > 0) {
+        table += &phase_line(name, phase);
+    }
+    table
+}
+
+fn phase_line(name: &str, phase: &PhaseStatistics) -> String {
+    let PhaseStatistics { steps, rows, compute_seconds, waiting_seconds, .. } = phase;
+    let mut line = format!("{name}: {rows} tokens in {steps} steps, {compute_seconds:.2} s of computing");
+    if let Some(rate) = phase.hit_rate() {
+        let PhaseStatistics { hits, misses, bytes_read, hinted, hints_read, hints_used, .. } = phase;
+        line += &format!(
+            ", {waiting_seconds:.2} s of waiting for the disk; experts: {hits} hits, {misses} misses ({:.1} %), {} read \
+in {:.2} s, packed in {:.2} s; hints: {hinted}, {hints_read} read, {hints_used} used",
+            100.0 * rate,
+            format_bytes(*bytes_read),
+            phase.reading_seconds,
+            phase.packing_seconds,
+        );
+    }
+    line + "\n"
 }

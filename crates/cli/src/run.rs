@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use turbospark_engine::{Answer, AnswerOptions, EngineError, Model};
+use turbospark_engine::{Answer, AnswerOptions, EngineError, Model, RunStatistics};
 use turbospark_text::{Message, RenderOptions, TextError};
 
 use crate::chat::Chat;
 use crate::error::CliError;
 use crate::options::RunArgs;
-use crate::printer::{Printer, Reasoning, catch_interrupts, closing_line};
+use crate::printer::{Printer, Reasoning, catch_interrupts, closing_line, statistics_table};
 use crate::router_trace::RouterTraceArgs;
 use crate::sampling::SamplingArgs;
 use crate::steer_args::SteerArgs;
@@ -35,6 +35,9 @@ pub struct Run {
     /// Print one JSON object instead: text, reasoning, token ids, finish reason, timings
     #[arg(long)]
     json: bool,
+    /// Afterwards say where the time went and what was read of the disk, for prompt and answer
+    #[arg(long)]
+    stats: bool,
     #[command(flatten)]
     trace: RouterTraceArgs,
 }
@@ -94,8 +97,8 @@ impl Run {
             }
         };
         match prompt {
-            None if self.raw || self.json || self.trace.is_given() => Err(CliError::Usage(
-                "--raw, --json and --router-trace need a prompt: give one, or pipe it in".to_owned(),
+            None if self.raw || self.json || self.stats || self.trace.is_given() => Err(CliError::Usage(
+                "--raw, --json, --stats and --router-trace need a prompt: give one, or pipe it in".to_owned(),
             )),
             None => Chat::open(&self.talk)?.run(),
             Some(prompt) => self.answer(prompt),
@@ -128,11 +131,15 @@ impl Run {
         printer.finish()?;
         self.trace.finish(&mut model)?;
         if self.json {
-            return write_json(&answer, seed);
+            return write_json(&answer, seed, &model.engine.take_statistics());
         }
         let mut dim = Dim::new();
         dim.write(&closing_line(&answer, seed))?;
-        Ok(dim.end()?)
+        dim.end()?;
+        if self.stats {
+            eprint!("{}", statistics_table(&model.engine.take_statistics()));
+        }
+        Ok(())
     }
 }
 
@@ -186,9 +193,10 @@ pub fn suggest_raw(error: EngineError) -> CliError {
     }
 }
 
-fn write_json(answer: &Answer, seed: u64) -> Result<(), CliError> {
+fn write_json(answer: &Answer, seed: u64, statistics: &RunStatistics) -> Result<(), CliError> {
     let mut value = serde_json::to_value(answer).map_err(std::io::Error::from)?;
     value["seed"] = seed.into();
+    value["statistics"] = serde_json::to_value(statistics).map_err(std::io::Error::from)?;
     value["timings"]["prefill_tokens_per_second"] = json!(answer.timings.prefill_rate());
     value["timings"]["decode_tokens_per_second"] = json!(answer.timings.decode_rate());
     let mut out = std::io::stdout().lock();

@@ -11,11 +11,12 @@ use crate::attention::{Attender, KvPages, Layer, MOST_GROUP, page_layouts};
 use crate::error::OpenError;
 use crate::experts::ExpertRunner;
 use crate::linears::{self, Job};
-use crate::load::{self, Loaded};
+use crate::load::{self, Loaded, Packing};
 use crate::options::CpuOptions;
 use crate::panels::PanelKind;
 use crate::plan::{MOST_LINEARS, Plan, Step};
 use crate::pool::Pool;
+use crate::predict::Predictor;
 use crate::probe::Probe;
 use crate::registers::Registers;
 use crate::route::Routes;
@@ -41,6 +42,7 @@ struct Work {
     attender: Attender,
     routes: Vec<Routes>,
     experts: ExpertRunner,
+    predictor: Option<Predictor>,
     timings: Timings,
 }
 
@@ -66,7 +68,8 @@ impl CpuExecutor {
         let (isa, threads) = (options.isa, options.threads);
         let mut pool =
             Pool::new(threads, options.pin).map_err(|error| OpenError::Threads { threads, error })?;
-        let loaded = Loaded::open(&program, checkpoint, isa, &mut pool, progress)?;
+        let packing = Packing { isa, evict: options.evict };
+        let loaded = Loaded::open(&program, checkpoint, packing, &mut pool, progress)?;
         let plan = Plan::new(&program, options.fuse, |op| form(&loaded, op));
         let work = Work {
             attender: Attender::new(isa, pool.threads()),
@@ -76,6 +79,7 @@ impl CpuExecutor {
             activations: Activations::new(),
             routes: (0..plan.routes).map(|_| Routes::default()).collect(),
             experts: ExpertRunner::default(),
+            predictor: options.predict.then(|| Predictor::new(&program, &loaded)),
             timings: Timings::default(),
             pool,
         };
@@ -241,7 +245,7 @@ impl CpuExecutor {
 }
 
 /// How the linear that is op `op` takes its input.
-fn form(loaded: &Loaded, op: usize) -> Form {
+pub(crate) fn form(loaded: &Loaded, op: usize) -> Form {
     match loaded.kind(op) {
         Some(kind) if !kind.is_dense() => Form::Blocks,
         _ => Form::Floats,
@@ -280,9 +284,11 @@ fn need(program: &Program, options: &CpuOptions, resident: usize, limits: &Limit
     let kv = layers.map(|(layer, layout)| layout.bytes() * pages(layer.window)).sum();
     // Without the weights it is not known which inputs are quantised; floats take more.
     let plan = Plan::new(program, options.fuse, |_| Form::Floats);
-    let widest = program.registers().iter().map(|register| register.width).max().unwrap_or(0);
-    let values = Registers::widths(&plan.slots) + widest;
-    let scratch = values * 4 * limits.rows + ExpertRunner::bytes(program, limits.rows);
+    let of_all = program.registers().iter().filter(|register| register.rows == RowSet::All);
+    let widest = of_all.map(|register| register.width).max().unwrap_or(0);
+    let [all, wanted] = Registers::widths(&plan.slots);
+    let values = (all + widest) * limits.rows + wanted * limits.wanted;
+    let scratch = values * 4 + ExpertRunner::bytes(program, limits.rows);
     MemoryNeed { resident, kv, scratch }
 }
 
@@ -390,6 +396,12 @@ impl<'a> Context<'a> {
         requests.0.push((*layer, self.experts.begin(*layer, &routes.distinct)?));
         if self.program.register(*out).rows == RowSet::All {
             routes.capture(*layer, self.program, self.batch, outputs);
+        }
+        if let Some(predictor) = &mut work.predictor
+            && let Some(ids) =
+                predictor.next(&mut work.pool, self.options.isa, self.loaded, &work.registers, *layer)
+        {
+            self.experts.hint(layer + 1, ids);
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ mod options;
 mod panels;
 mod plan;
 mod pool;
+mod predict;
 mod probe;
 mod registers;
 mod route;

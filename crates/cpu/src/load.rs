@@ -27,6 +27,14 @@ pub(crate) struct Loaded {
     factors: Vec<Option<Vec<f32>>>,
 }
 
+/// How weights are packed.
+#[derive(Clone, Copy)]
+pub(crate) struct Packing {
+    pub isa: Isa,
+    /// Whether what was read leaves the page cache.
+    pub evict: bool,
+}
+
 /// A matrix that some linears read.
 struct Wanted {
     weight: Weight,
@@ -97,7 +105,7 @@ impl Loaded {
     pub fn open(
         program: &Program,
         checkpoint: &Checkpoint,
-        isa: Isa,
+        packing: Packing,
         pool: &mut Pool,
         progress: &mut dyn FnMut(usize),
     ) -> Result<Loaded, OpenError> {
@@ -106,11 +114,12 @@ impl Loaded {
         let mut matrices = Vec::with_capacity(wanted.len());
         let mut done = 0;
         for Wanted { weight, layout } in wanted {
-            let packed = pack(tensors.get(weight), layout, isa, pool).map_err(|error| OpenError::Memory {
-                name: program.weights()[weight.index()].name.clone(),
-                bytes: layout.bytes(),
-                error,
-            })?;
+            let packed =
+                pack(tensors.get(weight), layout, packing, pool).map_err(|error| OpenError::Memory {
+                    name: program.weights()[weight.index()].name.clone(),
+                    bytes: layout.bytes(),
+                    error,
+                })?;
             matrices.push(packed);
             done += layout.bytes();
             progress(done);
@@ -162,7 +171,12 @@ impl Loaded {
 }
 
 /// Packs a matrix with all threads, and lets go of the mapped pages as they have been read.
-fn pack(tensor: &Tensor, layout: PanelLayout, isa: Isa, pool: &mut Pool) -> std::io::Result<PackedMatrix> {
+fn pack(
+    tensor: &Tensor,
+    layout: PanelLayout,
+    Packing { isa, evict }: Packing,
+    pool: &mut Pool,
+) -> std::io::Result<PackedMatrix> {
     let mut packed = PackedMatrix::zeroed(layout)?;
     let matrix = tensor.matrix(0);
     let panel = layout.panel_bytes();
@@ -178,17 +192,18 @@ fn pack(tensor: &Tensor, layout: PanelLayout, isa: Isa, pool: &mut Pool) -> std:
             pack_panels(isa, &matrix, &layout, start + range.start..start + range.end, out);
         });
         if in_order && !tensor.layout().transposed {
-            release(tensor, layout.outputs(start..end), stored);
+            release(tensor, layout.outputs(start..end), stored, evict);
         }
     }
-    release(tensor, 0..stored, stored);
+    release(tensor, 0..stored, stored, evict);
     Ok(packed)
 }
 
 /// Lets go of the mapped pages of some stored rows. What is needed again is read again.
-fn release(tensor: &Tensor, rows: std::ops::Range<usize>, stored: usize) {
+fn release(tensor: &Tensor, rows: std::ops::Range<usize>, stored: usize, evict: bool) {
     for slice in tensor.slices(0) {
         let row = slice.len() / stored;
-        slice.source().release(slice.offset() + rows.start * row..slice.offset() + rows.end * row);
+        let range = slice.offset() + rows.start * row..slice.offset() + rows.end * row;
+        if evict { slice.source().evict(range) } else { slice.source().release(range) }
     }
 }

@@ -28,6 +28,10 @@ pub struct CpuOptions {
     pub kv: KvFormat,
     /// Run ops that stand side by side in one pass. The bits are the same without.
     pub fuse: bool,
+    /// Memory is short: what was read of a mapped file to be packed leaves the page cache too.
+    pub evict: bool,
+    /// Tell the source of experts what the next layer will probably want.
+    pub predict: bool,
 }
 
 impl Default for CpuOptions {
@@ -39,6 +43,8 @@ impl Default for CpuOptions {
             isa: Isa::detect(),
             kv: KvFormat::default(),
             fuse: true,
+            evict: false,
+            predict: false,
         }
     }
 }

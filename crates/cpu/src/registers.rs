@@ -77,11 +77,15 @@ impl Registers {
         Registers { slots, buffers: vec![Vec::new(); buffers], rows: [0; 2] }
     }
 
-    /// Elements a row of all buffers together.
-    pub fn widths(slots: &[Slot]) -> usize {
+    /// Elements of all buffers together: for a row, and for a row whose logits are wanted.
+    pub fn widths(slots: &[Slot]) -> [usize; 2] {
         let buffers = slots.iter().map(|slot| slot.buffer + 1).max().unwrap_or(0);
-        let width = |buffer| slots.iter().filter(|slot| slot.buffer == buffer).map(|slot| slot.width).max();
-        (0..buffers).filter_map(width).sum()
+        [false, true].map(|wanted| {
+            let slots = slots.iter().filter(|slot| slot.wanted == wanted);
+            let width =
+                |buffer| slots.clone().filter(|slot| slot.buffer == buffer).map(|slot| slot.width).max();
+            (0..buffers).filter_map(width).sum()
+        })
     }
 
     /// Makes room for a step; it allocates only if there were never as many rows.

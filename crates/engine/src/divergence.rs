@@ -59,7 +59,7 @@ impl Divergence {
         tokens: &[u32],
     ) -> Result<(), EngineError> {
         let vocabulary = engine.program().vocabulary();
-        let rows = engine.options.prefill_chunk.min(ELEMENTS / vocabulary).max(1);
+        let rows = engine.memory().chunk.min(ELEMENTS / vocabulary).max(1);
         let (mut q, mut p) = (Vec::new(), Vec::new());
         for (start, chunk) in (0..).step_by(rows).zip(tokens.chunks(rows)) {
             engine.append_with_logits(ours, chunk, |_| true, &mut q)?;

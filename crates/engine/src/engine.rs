@@ -1,8 +1,10 @@
 //! A loaded model: its executor, its experts and the sequences it works on.
 
+use std::sync::Arc;
+
 use turbospark_cpu::{CpuExecutor, CpuOptions, PanelPacker, Timings};
 use turbospark_experts::trace::Trace;
-use turbospark_experts::{PackedExperts, ResidentExperts};
+use turbospark_experts::{PackedExperts, Prefetch, ResidentExperts, StreamOptions, StreamedExperts};
 use turbospark_formats::{Checkpoint, OpenError};
 use turbospark_program::{
     BuildError, EditSet, Executor, ExpertError, ExpertSource, Program, SequenceId, StateError, States,
@@ -10,14 +12,22 @@ use turbospark_program::{
 };
 
 use crate::edits::Edits;
+use crate::memory::{ExpertPlacement, MemoryError, MemoryOptions, MemoryPlan};
+use crate::statistics::RunStatistics;
 
 /// How a model is opened. The defaults suit a first try.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenOptions {
     /// Positions of a sequence; none is what the model was made for, at most 4096 by default.
     pub context: Option<usize>,
-    /// Most rows of one batch: a longer prompt is computed in chunks of this many.
-    pub prefill_chunk: usize,
+    /// Sequences that memory is planned for.
+    pub sequences: usize,
+    /// Most rows of one batch: a longer prompt is computed in chunks of this many. None is what the memory allows.
+    pub prefill_chunk: Option<usize>,
+    /// Whether the logits of whole chunks are wanted, as evaluating and scoring do: memory is planned for them.
+    pub all_logits: bool,
+    /// How much memory may be taken, and how routed experts use it.
+    pub memory: MemoryOptions,
     /// What runs the program.
     pub executor: ExecutorKind,
     /// Options of the CPU executor.
@@ -43,7 +53,10 @@ impl Default for OpenOptions {
     fn default() -> OpenOptions {
         OpenOptions {
             context: None,
-            prefill_chunk: 128,
+            sequences: 1,
+            prefill_chunk: None,
+            all_logits: false,
+            memory: MemoryOptions::default(),
             executor: ExecutorKind::default(),
             cpu: CpuOptions::default(),
             family: turbospark_families::FamilyOptions::default(),
@@ -72,6 +85,9 @@ pub enum EngineError {
     /// The experts.
     #[error(transparent)]
     Experts(#[from] ExpertError),
+    /// The budget of memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// Tokenizer or template.
     #[error(transparent)]
     Text(#[from] turbospark_text::TextError),
@@ -150,14 +166,30 @@ pub(crate) struct Session {
 /// A model ready to run.
 pub struct Engine {
     pub(crate) executor: Box<dyn EngineExecutor>,
-    pub(crate) experts: Box<dyn ExpertSource>,
+    pub(crate) experts: Experts,
     pub(crate) states: States,
-    pub(crate) options: OpenOptions,
+    options: OpenOptions,
     sessions: Vec<Option<Session>>,
-    context: usize,
     /// Edits of rows that are evaluated or scored.
     pub(crate) edits: EditSet,
     pub(crate) trace: Option<Trace>,
+    pub(crate) statistics: RunStatistics,
+    plan: MemoryPlan,
+}
+
+/// Where experts come from.
+pub(crate) enum Experts {
+    Streamed(Box<StreamedExperts>),
+    Other(Box<dyn ExpertSource>),
+}
+
+impl Experts {
+    pub fn source(&self) -> &dyn ExpertSource {
+        match self {
+            Experts::Streamed(streamed) => &**streamed,
+            Experts::Other(source) => &**source,
+        }
+    }
 }
 
 /// An executor, and where its time goes if it knows.
@@ -177,22 +209,39 @@ impl EngineExecutor for CpuExecutor {
 }
 
 /// An executor, and experts in the layout that it reads.
-type Loaded = (Box<dyn EngineExecutor>, Box<dyn ExpertSource>);
+type Loaded = (Box<dyn EngineExecutor>, Experts);
 
-fn load(checkpoint: &Checkpoint, program: Program, options: &OpenOptions) -> Result<Loaded, EngineError> {
-    match options.executor {
-        ExecutorKind::Reference => {
-            let experts = ResidentExperts::open(&program, checkpoint)?;
-            let executor = turbospark_reference::ReferenceExecutor::open(program, checkpoint)?;
-            Ok((Box::new(executor), Box::new(experts)))
-        }
-        ExecutorKind::Cpu => {
-            let packer = PanelPacker::new(options.cpu.isa);
-            let experts = PackedExperts::open(&program, checkpoint, &packer, &|_| {})?;
-            let executor = CpuExecutor::open(program, checkpoint, options.cpu)?;
-            Ok((Box::new(executor), Box::new(experts)))
-        }
+fn load(
+    checkpoint: &Checkpoint,
+    program: Program,
+    options: &OpenOptions,
+    plan: &MemoryPlan,
+) -> Result<Loaded, EngineError> {
+    if options.executor == ExecutorKind::Reference {
+        let experts = ResidentExperts::open(&program, checkpoint)?;
+        let executor = turbospark_reference::ReferenceExecutor::open(program, checkpoint)?;
+        return Ok((Box::new(executor), Experts::Other(Box::new(experts))));
     }
+    let packer = PanelPacker::new(options.cpu.isa);
+    let ExpertPlacement::Streamed { sizes, workers } = &plan.placement else {
+        let experts = PackedExperts::open(&program, checkpoint, &packer, &|_| {})?;
+        let executor = CpuExecutor::open(program, checkpoint, options.cpu)?;
+        return Ok((Box::new(executor), Experts::Other(Box::new(experts))));
+    };
+    let MemoryOptions { policy, reader, prefetch, .. } = options.memory;
+    let stream = StreamOptions {
+        budget: sizes.bytes(*workers),
+        policy: policy.unwrap_or_default(),
+        reader: reader.unwrap_or_default(),
+        workers: *workers,
+        prefetch: prefetch.unwrap_or_default(),
+    };
+    let experts = StreamedExperts::open(&program, checkpoint, Some(Arc::new(packer)), &stream)?;
+    // The pages of resident weights would count for the process until the system wants them back.
+    let predict = stream.prefetch != Prefetch::Off;
+    let cpu = CpuOptions { evict: true, predict, ..options.cpu };
+    let executor = CpuExecutor::open(program, checkpoint, cpu)?;
+    Ok((Box::new(executor), Experts::Streamed(Box::new(experts))))
 }
 
 impl Engine {
@@ -213,10 +262,20 @@ impl Engine {
         if context > possible {
             return Err(EngineError::Context { asked: context, possible });
         }
+        let plan = MemoryPlan::new(&program, checkpoint, &options, context)?;
         let states = States::new(&program, None);
-        let (executor, experts) = load(checkpoint, program, &options)?;
-        let sessions = Vec::new();
-        Ok(Engine { executor, experts, states, options, sessions, context, edits: Vec::new(), trace: None })
+        let (executor, experts) = load(checkpoint, program, &options, &plan)?;
+        Ok(Engine {
+            executor,
+            experts,
+            states,
+            options,
+            sessions: Vec::new(),
+            statistics: RunStatistics::default(),
+            plan,
+            edits: Vec::new(),
+            trace: None,
+        })
     }
 
     /// The program being run.
@@ -231,7 +290,20 @@ impl Engine {
 
     /// Positions a sequence can have.
     pub fn context(&self) -> usize {
-        self.context
+        self.plan.context
+    }
+
+    /// Where the memory goes.
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.plan
+    }
+
+    /// The source of experts that are streamed; none if they are not.
+    pub fn streamed(&self) -> Option<&StreamedExperts> {
+        match &self.experts {
+            Experts::Streamed(streamed) => Some(streamed),
+            Experts::Other(_) => None,
+        }
     }
 
     /// An empty session.

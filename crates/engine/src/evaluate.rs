@@ -3,6 +3,7 @@
 use turbospark_program::{Batch, Logits, Outputs, RoutedRows, Tap, TapRows};
 
 use crate::engine::{Engine, EngineError};
+use crate::statistics::Phase;
 
 /// What to keep of an evaluation.
 #[derive(Clone, Debug, Default)]
@@ -50,11 +51,11 @@ impl Engine {
         };
         let wanted = keep.logits.clone().unwrap_or(0..tokens.len());
         let mut result = Ok(());
-        for (chunk, piece) in tokens.chunks(self.options.prefill_chunk.max(1)).enumerate() {
+        for (chunk, piece) in tokens.chunks(self.memory().chunk).enumerate() {
             let mut batch = Batch::append(&self.states, sequence, piece);
             self.edit(&mut batch);
             for (i, row) in batch.rows.iter_mut().enumerate() {
-                row.logits = wanted.contains(&(chunk * self.options.prefill_chunk.max(1) + i));
+                row.logits = wanted.contains(&(chunk * self.memory().chunk + i));
                 row.capture |= keep.routes || !keep.taps.is_empty();
             }
             result = self.evaluate_chunk(&batch, &mut evaluation);
@@ -93,7 +94,7 @@ impl Engine {
         let routes = (ranks > 0).then(|| RoutedRows { ids: &mut ids, weights: &mut weights });
         let logits = Logits::All(&mut evaluation.logits[done..]);
         let outputs = Outputs { logits, taps, routes };
-        self.step(batch, outputs)?;
+        self.step(Phase::Prefill, batch, outputs)?;
         let mut at = 0;
         for layer in &mut evaluation.routes {
             let range = at..at + layer.k * captured;

@@ -5,6 +5,7 @@ use turbospark_sampling::Sampler;
 
 use crate::edits::Edits;
 use crate::engine::{Engine, EngineError, SessionId};
+use crate::statistics::Phase;
 
 /// One continuation to generate.
 #[derive(Debug)]
@@ -121,7 +122,9 @@ impl Generation<'_> {
         let Generation { engine, active, batch, owners, logits } = self;
         let vocabulary = engine.executor.program().vocabulary();
         logits.resize(batch.wanted() * vocabulary, 0.0);
-        engine.step(batch, Outputs::logits(logits))?;
+        let reading = owners.iter().any(|&owner| active[owner].generated == 0);
+        let phase = if reading { Phase::Prefill } else { Phase::Decode };
+        engine.step(phase, batch, Outputs::logits(logits))?;
         for (row, &owner) in batch.rows.iter().zip(&*owners) {
             engine.session_mut(active[owner].request.session)?.tokens.push(row.token);
         }
@@ -159,7 +162,7 @@ impl Generation<'_> {
         let Generation { engine, active, batch, owners, .. } = self;
         batch.rows.clear();
         owners.clear();
-        let mut room = engine.options.prefill_chunk;
+        let mut room = engine.memory().chunk;
         for (index, active) in active.iter().enumerate().filter(|(_, active)| !active.finished) {
             let sequence = engine.session(active.request.session)?.sequence;
             let done = engine.states.length(sequence).unwrap_or(0) as usize;

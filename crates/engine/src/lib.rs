@@ -31,9 +31,11 @@ mod edits;
 mod engine;
 mod evaluate;
 mod generate;
+mod memory;
 mod model;
 pub mod routes;
 mod score;
+mod statistics;
 pub mod steering;
 mod trace;
 
@@ -44,7 +46,12 @@ pub use edits::Edits;
 pub use engine::{DEFAULT_CONTEXT, Engine, EngineError, ExecutorKind, OpenOptions, SessionId};
 pub use evaluate::{Evaluation, Keep, LayerRoutes};
 pub use generate::{Finish, Generation, Progress, Request};
+pub use memory::{
+    ExpertPlacement, MemoryError, MemoryOptions, MemoryPlan, RefusedOption, Residency, UnknownResidency,
+};
 pub use model::{Model, model_kind};
 pub use score::Likelihood;
+pub use statistics::{PhaseStatistics, RunStatistics};
 pub use turbospark_cpu::{CpuOptions, Isa, KvFormat};
 pub use turbospark_experts::trace::Trace;
+pub use turbospark_experts::{Prefetch, Statistics, StreamedExperts, memory_limit, policy, reader};

@@ -5,6 +5,7 @@ use std::ops::Range;
 use turbospark_program::{Batch, Outputs, SequenceId};
 
 use crate::engine::{Engine, EngineError};
+use crate::statistics::Phase;
 
 /// Negative log-likelihood of some tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -49,8 +50,8 @@ impl Engine {
         let mut likelihood = Likelihood::default();
         let mut logits = Vec::new();
         let needed = &tokens[..scored.end.saturating_sub(1)];
-        for (index, chunk) in needed.chunks(self.options.prefill_chunk).enumerate() {
-            let start = index * self.options.prefill_chunk;
+        for (index, chunk) in needed.chunks(self.memory().chunk).enumerate() {
+            let start = index * self.memory().chunk;
             self.append_with_logits(sequence, chunk, |i| scored.contains(&(start + i + 1)), &mut logits)?;
             let targets = (start + 1..start + chunk.len() + 1).filter(|position| scored.contains(position));
             for (row, position) in logits.chunks_exact(vocabulary).zip(targets) {
@@ -74,7 +75,7 @@ impl Engine {
             row.logits = wanted(i);
         }
         logits.resize(batch.wanted() * self.executor.program().vocabulary(), 0.0);
-        self.step(&batch, Outputs::logits(logits))
+        self.step(Phase::Prefill, &batch, Outputs::logits(logits))
     }
 
     /// The perplexity that llama-perplexity reports: whole windows of `window` tokens, each beginning with `bos`

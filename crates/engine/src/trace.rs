@@ -46,9 +46,11 @@ impl Engine {
     }
 
     /// Runs one batch. With a trace, captured rows are recorded: callers capture all.
-    pub(crate) fn step(&mut self, batch: &Batch, mut outputs: Outputs<'_>) -> Result<(), EngineError> {
+    pub(crate) fn traced_step(&mut self, batch: &Batch, mut outputs: Outputs<'_>) -> Result<(), EngineError> {
         let Engine { executor, states, experts, trace, .. } = self;
-        let Some(trace) = trace else { return Ok(executor.step(batch, states, &**experts, &mut outputs)?) };
+        let Some(trace) = trace else {
+            return Ok(executor.step(batch, states, experts.source(), &mut outputs)?);
+        };
         let tokens: Vec<u32> = batch.rows.iter().filter(|row| row.capture).map(|row| row.token).collect();
         let ranks = trace.layers().len() * trace.k() * tokens.len();
         let (mut ids, mut weights) = (vec![0; ranks], vec![0.0; ranks]);
@@ -56,7 +58,7 @@ impl Engine {
         let Outputs { logits, taps, routes } = outputs;
         let ours = RoutedRows { ids: &mut ids, weights: &mut weights };
         let mut outputs = Outputs { logits, taps, routes: Some(routes.unwrap_or(ours)) };
-        executor.step(batch, states, &**experts, &mut outputs)?;
+        executor.step(batch, states, experts.source(), &mut outputs)?;
         let routes = outputs.routes.map_or(Ok(()), |routes| trace.push(&tokens, routes.ids));
         routes.map_err(|error| EngineError::Trace(error.to_string()))
     }

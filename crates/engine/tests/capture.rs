@@ -32,7 +32,7 @@ fn open(model: &str, options: OpenOptions) -> (Engine, Vec<u32>) {
 
 fn cpu(threads: usize, prefill_chunk: usize) -> OpenOptions {
     OpenOptions {
-        prefill_chunk,
+        prefill_chunk: Some(prefill_chunk),
         cpu: CpuOptions { threads, ..CpuOptions::default() },
         ..OpenOptions::default()
     }

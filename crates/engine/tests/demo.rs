@@ -93,7 +93,9 @@ fn a_story_is_told_and_ends_by_itself() {
 
 /// Tokens of requests generated together.
 fn generate(executor: ExecutorKind, prompts: &[&str], prefill_chunk: usize) -> Vec<Vec<u32>> {
-    let mut model = Model::demo(OpenOptions { prefill_chunk, executor, ..OpenOptions::default() }).unwrap();
+    let mut model =
+        Model::demo(OpenOptions { prefill_chunk: Some(prefill_chunk), executor, ..OpenOptions::default() })
+            .unwrap();
     let requests = prompts.iter().map(|prompt| Request {
         prompt: model.prompt(&user(prompt), &RenderOptions::prompt()).unwrap(),
         session: model.engine.open_session(),

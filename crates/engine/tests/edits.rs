@@ -54,7 +54,7 @@ fn reference() -> OpenOptions {
 
 fn cpu(threads: usize, prefill_chunk: usize) -> OpenOptions {
     let cpu = CpuOptions { threads, kv: KvFormat::F32, ..CpuOptions::default() };
-    OpenOptions { prefill_chunk, cpu, ..OpenOptions::default() }
+    OpenOptions { prefill_chunk: Some(prefill_chunk), cpu, ..OpenOptions::default() }
 }
 
 /// The parameters in make_edits.py.

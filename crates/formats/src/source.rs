@@ -16,7 +16,8 @@ pub struct Source {
 
 #[derive(Debug)]
 enum Backing {
-    Mapped(Mmap),
+    /// The file is kept to advise the system about its cache.
+    Mapped(Mmap, File),
     Embedded(&'static [u8]),
     Owned(Vec<u8>),
 }
@@ -28,7 +29,7 @@ impl Source {
         // SAFETY: the mapping is read-only and private to this process. A file that another process cuts short
         // while it is mapped can still raise SIGBUS; model files are not modified while in use.
         let map = unsafe { Mmap::map(&file)? };
-        Ok(Arc::new(Source { path: path.to_owned(), bytes: Backing::Mapped(map) }))
+        Ok(Arc::new(Source { path: path.to_owned(), bytes: Backing::Mapped(map, file) }))
     }
 
     /// A file that is part of the program; `name` stands in for its path in messages.
@@ -49,7 +50,7 @@ impl Source {
     /// The whole content.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
-            Backing::Mapped(map) => map,
+            Backing::Mapped(map, _) => map,
             Backing::Embedded(bytes) => bytes,
             Backing::Owned(bytes) => bytes,
         }
@@ -58,7 +59,7 @@ impl Source {
     /// Lets the system take back the memory that `range` of a mapped file occupies; touching it reads it again.
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
-        if let Backing::Mapped(map) = &self.bytes
+        if let Backing::Mapped(map, _) = &self.bytes
             && range.start < range.end
             && range.end <= map.len()
         {
@@ -74,9 +75,25 @@ impl Source {
         let _ = range;
     }
 
+    /// As [`Source::release`]; the page cache lets go of the range too, so that it counts for nobody.
+    pub fn evict(&self, range: Range<usize>) {
+        self.release(range.clone());
+        #[cfg(target_os = "linux")]
+        if let Backing::Mapped(map, file) = &self.bytes
+            && range.start < range.end
+            && range.end <= map.len()
+            && let (Ok(start), Ok(length)) = (range.start.try_into(), range.len().try_into())
+        {
+            use std::os::fd::AsRawFd;
+            // SAFETY: the descriptor is open as long as `file` is, and the call touches no memory of this process.
+            // It is advice: its result only tells whether it was taken.
+            unsafe { libc::posix_fadvise(file.as_raw_fd(), start, length, libc::POSIX_FADV_DONTNEED) };
+        }
+    }
+
     /// Whether the bytes come from a file on disk, so that they can be read by position.
     pub fn is_file(&self) -> bool {
-        matches!(self.bytes, Backing::Mapped(_))
+        matches!(self.bytes, Backing::Mapped(..))
     }
 }
 

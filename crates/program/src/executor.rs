@@ -15,6 +15,8 @@ pub struct Limits {
     pub context: usize,
     /// Sequences at once.
     pub sequences: usize,
+    /// Rows of a batch whose logits are wanted.
+    pub wanted: usize,
 }
 
 /// Bytes that an executor will take.

@@ -334,7 +334,7 @@ fn the_builder_names_the_op_that_does_not_fit() {
 fn memory_is_known_before_the_first_step() {
     let program = two_layers(false, None);
     let executor = ReferenceExecutor::open(program, &checkpoint()).unwrap();
-    let need = executor.memory(&Limits { rows: 4, context: 100, sequences: 2 });
+    let need = executor.memory(&Limits { rows: 4, context: 100, sequences: 2, wanted: 4 });
     assert_eq!(need.kv, 2 * 2 * HIDDEN * 4 * 200);
     let matrices = 2 * 2 + 2; // q and o of both layers, k and v of the first
     assert_eq!(need.resident, 4 * (VOCABULARY * 3 * HIDDEN + matrices * HIDDEN * HIDDEN));

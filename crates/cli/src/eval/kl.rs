@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use turbospark_engine::{Divergence, Engine, ExecutorKind};
+use turbospark_engine::{Divergence, Engine, ExecutorKind, MemoryOptions};
 use turbospark_text::Special;
 
 use crate::error::CliError;
@@ -60,7 +60,7 @@ impl KlArgs {
             let reason = "--executor reference --against reference compares the reference with itself";
             return Err(CliError::Usage(format!("{reason}; name another executor or another model")));
         }
-        let mut model = self.run.open(Some(&self.model))?;
+        let mut model = self.run.open_to_evaluate(Some(&self.model))?;
         self.steer.apply(&mut model.engine, &model.checkpoint)?;
         let tokens = model.text()?.tokenizer.encode_prompt(&text, Special::Parse)?;
         if tokens.len() < 2 {
@@ -71,9 +71,11 @@ impl KlArgs {
         let mut judge = if itself {
             let mut options = self.run.open_options()?;
             options.executor = ExecutorKind::Reference;
+            // The budget and streaming are of the model under test.
+            options.memory = MemoryOptions::default();
             Engine::new(&model.checkpoint, options)?
         } else {
-            self.run.open(Some(&self.against))?.engine
+            self.run.open_to_evaluate(Some(&self.against))?.engine
         };
         let bar = Bar::counting("comparing", tokens.len());
         let engine = &mut model.engine;

@@ -40,7 +40,7 @@ pub struct LogitsArgs {
 impl LogitsArgs {
     pub fn execute(&self) -> Result<(), CliError> {
         let tokens = read_tokens(&self.tokens)?;
-        let mut model = self.run.open(Some(&self.model))?;
+        let mut model = self.run.open_to_evaluate(Some(&self.model))?;
         self.steer.apply(&mut model.engine, &model.checkpoint)?;
         let context = model.engine.context();
         if tokens.len() > context {

@@ -57,7 +57,7 @@ impl PerplexityArgs {
             ));
         }
         let text = std::fs::read_to_string(&self.text).map_err(|error| CliError::file(&self.text, error))?;
-        let mut model = self.run.open(Some(&self.model))?;
+        let mut model = self.run.open_to_evaluate(Some(&self.model))?;
         self.steer.apply(&mut model.engine, &model.checkpoint)?;
         let likelihood = if self.documents {
             self.documents(&mut model, &text)?

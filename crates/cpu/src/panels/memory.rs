@@ -23,9 +23,10 @@ impl Buffer {
         let slack = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         let map = MmapMut::map_anon(len.checked_add(slack).ok_or(std::io::ErrorKind::OutOfMemory)?)?;
         let start = if slack > 0 { map.as_ptr().align_offset(HUGE_PAGE) } else { 0 };
-        // Advice only: where it is refused, small pages serve.
+        // Advice only: where it is refused, small pages serve. Not for the end, where a huge page would take memory
+        // that nobody uses.
         #[cfg(target_os = "linux")]
-        let _ = map.advise(memmap2::Advice::HugePage);
+        let _ = map.advise_range(memmap2::Advice::HugePage, start, len / HUGE_PAGE * HUGE_PAGE);
         Ok(Buffer { map: Some(map), start, len })
     }
 

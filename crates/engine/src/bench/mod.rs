@@ -13,6 +13,7 @@ pub use summary::{Rate, Statistic, Summary, median};
 pub use work::{Amount, Work};
 
 use crate::engine::{Engine, EngineError, ExecutorKind};
+use crate::statistics::Phase;
 
 /// What is measured; displayed with the name that llama-bench gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +98,8 @@ pub struct Bench<'e> {
 impl<'e> Bench<'e> {
     /// Ceilings are measured with the threads and the instruction set of the CPU executor, not for the reference.
     pub fn new(engine: &'e mut Engine) -> Result<Bench<'e>, EngineError> {
-        let ceilings = match engine.options.executor {
-            ExecutorKind::Cpu => Some(Ceilings::new(&engine.options.cpu).map_err(EngineError::Ceilings)?),
+        let ceilings = match engine.options().executor {
+            ExecutorKind::Cpu => Some(Ceilings::new(&engine.options().cpu).map_err(EngineError::Ceilings)?),
             ExecutorKind::Reference => None,
         };
         Ok(Bench { engine, ceilings, random: 1, logits: Vec::new() })
@@ -182,17 +183,19 @@ impl<'e> Bench<'e> {
     /// Appends random tokens in chunks; logits are wanted of the last.
     fn prompt(&mut self, sequence: SequenceId, tokens: usize) -> Result<(), EngineError> {
         let vocabulary = self.engine.program().vocabulary();
+        let chunk = self.engine.memory().chunk;
+        let phase = if tokens > 1 { Phase::Prefill } else { Phase::Decode };
         self.logits.resize(vocabulary, 0.0);
         let mut left = tokens;
         while left > 0 {
-            let count = left.min(self.engine.options.prefill_chunk.max(1));
+            let count = left.min(chunk);
             left -= count;
             let tokens: Vec<u32> = (0..count).map(|_| random(&mut self.random, vocabulary)).collect();
             let mut batch = Batch::append(&self.engine.states, sequence, &tokens);
             self.engine.edit(&mut batch);
             batch.rows[count - 1].logits = left == 0;
             let logits = if left == 0 { &mut self.logits[..] } else { &mut [] };
-            self.engine.step(&batch, Outputs::logits(logits))?;
+            self.engine.step(phase, &batch, Outputs::logits(logits))?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use turbospark_program::{Batch, Outputs, Program, Tap, TapRows};
 
 use crate::engine::{Engine, EngineError};
+use crate::statistics::Phase;
 
 /// A place in the stream whose rows can be captured; all but the embedding are there in every layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,7 +110,7 @@ impl Engine {
     ) -> Result<(), E> {
         let widths = tap_widths(self.program(), taps)?;
         let sequence = self.states.create();
-        let chunk = self.options.prefill_chunk.max(1);
+        let chunk = self.memory().chunk;
         let mut result = Ok(());
         for (index, piece) in tokens.chunks(chunk).enumerate() {
             let start = index * chunk;
@@ -142,7 +143,7 @@ impl Engine {
         let mut values: Vec<Vec<f32>> = widths.iter().map(|width| vec![0.0; width * captured]).collect();
         let rows = taps.iter().zip(&mut values).map(|(&tap, rows)| TapRows { tap, rows });
         let taps = if captured > 0 { rows.collect() } else { Vec::new() };
-        self.step(batch, Outputs { taps, ..Outputs::default() })?;
+        self.step(Phase::Prefill, batch, Outputs { taps, ..Outputs::default() })?;
         let mut row = Vec::new();
         let positions = batch.rows.iter().filter(|row| row.capture).map(|row| row.position as usize);
         for (index, position) in positions.enumerate() {

@@ -48,8 +48,8 @@ impl PoolSizes {
         }
     }
 
-    /// One slot of each size.
-    fn least(table: &ExpertTable, packer: Option<&dyn ExpertPacker>) -> PoolSizes {
+    /// The smallest pool: one slot of each size.
+    pub fn least(table: &ExpertTable, packer: Option<&dyn ExpertPacker>) -> PoolSizes {
         let mut sizes = PoolSizes { classes: Vec::new(), class_of: Vec::new(), staging: 0 };
         for layer in table.layers() {
             let raw = raw_bytes(layer);

@@ -1,0 +1,233 @@
+//! Streamed experts give the bits of resident ones: whole logits with `==`, for every reader, policy and size of the
+//! pool, with and without reading ahead, prompts in chunks and tokens one by one, one sequence and four.
+
+use std::path::{Path, PathBuf};
+
+use turbospark_engine::memory_limit::MemorySize;
+use turbospark_engine::policy::PolicyKind;
+use turbospark_engine::reader::ReaderKind;
+use turbospark_engine::{
+    Engine, EngineError, ExecutorKind, Keep, MemoryError, MemoryOptions, OpenOptions, Prefetch, Progress,
+    Request, Residency, demo_source,
+};
+use turbospark_formats::Checkpoint;
+use turbospark_sampling::{Sampler, SamplingOptions};
+
+/// Float, k-quants, MXFP4 and MLX; GGUF and Hugging Face; plain, fused, transposed.
+const MODELS: [&str; 10] = [
+    "gpt_oss/hf",
+    "gpt_oss/hf-mxfp4",
+    "gpt_oss/gguf-mxfp4.gguf",
+    "gpt_oss/gguf-q4_k_m.gguf",
+    "gpt_oss/mlx-4bit",
+    "gemma4_moe/hf",
+    "gemma4_moe/gguf-bf16.gguf",
+    "qwen3_moe/hf",
+    "mixtral/hf",
+    "mixtral/gguf-mxfp4.gguf",
+];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
+}
+
+fn checkpoint(name: &str) -> Checkpoint {
+    match name {
+        "demo" => Checkpoint::from_gguf(demo_source()).unwrap(),
+        name => Checkpoint::open(&fixture(name)).unwrap(),
+    }
+}
+
+fn engine(checkpoint: &Checkpoint, memory: MemoryOptions) -> Engine {
+    let options = OpenOptions { prefill_chunk: Some(16), memory, ..OpenOptions::default() };
+    Engine::new(checkpoint, options).unwrap()
+}
+
+fn resident() -> MemoryOptions {
+    MemoryOptions { residency: Residency::Resident, ..MemoryOptions::default() }
+}
+
+fn tokens(engine: &Engine, count: usize, seed: usize) -> Vec<u32> {
+    let vocabulary = engine.program().vocabulary();
+    (0..count).map(|i| ((i * i * 31 + i * 7 + seed * 101) % vocabulary) as u32).collect()
+}
+
+/// Logits of a prompt in chunks, then of tokens one by one.
+fn logits(engine: &mut Engine) -> Vec<f32> {
+    let prompt = tokens(engine, 40, 1);
+    let mut all = engine.evaluate(&prompt, &Keep::default()).unwrap().logits;
+    for length in 1..6 {
+        all.extend(engine.evaluate(&prompt[..length], &Keep::default()).unwrap().logits);
+    }
+    all
+}
+
+/// What four sequences generate together; log-probabilities stand for their logits.
+fn four(engine: &mut Engine) -> Vec<(usize, u32, u32)> {
+    let requests = (0..4).map(|index| Request {
+        session: engine.open_session(),
+        prompt: tokens(engine, 5 + 6 * index, index),
+        sampler: Sampler::new(SamplingOptions { seed: index as u64, ..SamplingOptions::default() }).unwrap(),
+        stop: Vec::new(),
+        max_tokens: 6,
+        edits: Vec::new(),
+    });
+    let requests = requests.collect();
+    let mut generation = engine.generate(requests).unwrap();
+    let mut chosen = Vec::new();
+    loop {
+        let progress = generation.step().unwrap();
+        if progress.is_empty() {
+            break;
+        }
+        chosen.extend(progress.iter().filter_map(|(index, progress)| match progress {
+            Progress::Token { id, logprob } => Some((*index, *id, logprob.to_bits())),
+            _ => None,
+        }));
+    }
+    assert_eq!(chosen.len(), 24);
+    chosen
+}
+
+/// A way to stream.
+fn streams(engine: &Engine) -> Vec<MemoryOptions> {
+    let layers = engine.program().expert_layers();
+    let cycle: usize = layers.iter().map(|layer| layer.k).sum();
+    let all: usize = layers.iter().map(|layer| layer.experts).sum();
+    let base = MemoryOptions { residency: Residency::Stream, ..MemoryOptions::default() };
+    let mut ways = Vec::new();
+    for (index, policy) in PolicyKind::ONLINE.into_iter().enumerate() {
+        let slots = [None, Some(cycle), Some(cycle * 13 / 10), Some(4 * cycle), Some(3)][index];
+        let prefetch = [Prefetch::On, Prefetch::Off, Prefetch::Auto][index % 3];
+        let (policy, prefetch) = (Some(policy), Some(prefetch));
+        ways.push(MemoryOptions { slots: slots.map(|n| n.min(all)), policy, prefetch, ..base });
+    }
+    let mut readers = vec![ReaderKind::Auto, ReaderKind::Direct, ReaderKind::Buffered];
+    if cfg!(target_os = "linux") {
+        readers.push(ReaderKind::Uring);
+    }
+    for (index, reader) in readers.into_iter().enumerate() {
+        let prefetch = Some([Prefetch::On, Prefetch::Off][index % 2]);
+        ways.push(MemoryOptions { slots: Some(2), reader: Some(reader), prefetch, ..base });
+    }
+    ways
+}
+
+#[test]
+fn streamed_experts_give_the_bits_of_resident_ones() {
+    for name in MODELS.iter().chain(&["demo"]) {
+        let checkpoint = checkpoint(name);
+        let mut plain = engine(&checkpoint, resident());
+        assert!(plain.streamed().is_none());
+        let (expected, together) = (logits(&mut plain), four(&mut plain));
+        for memory in streams(&plain) {
+            let mut streamed = engine(&checkpoint, memory);
+            assert!(streamed.streamed().is_some());
+            assert!(logits(&mut streamed) == expected, "{name}: {memory:?}");
+            assert!(four(&mut streamed) == together, "{name}: {memory:?}, four sequences");
+            let statistics = streamed.take_statistics();
+            assert!(statistics.prefill.misses > 0 && statistics.prefill.bytes_read > 0, "{name}: {memory:?}");
+            assert_eq!(memory.prefetch == Some(Prefetch::Off), statistics.decode.hinted == 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn each_expert_is_read_once_a_chunk() {
+    let checkpoint = checkpoint("demo");
+    let memory = MemoryOptions { slots: Some(1), prefetch: Some(Prefetch::Off), ..MemoryOptions::default() };
+    let options = OpenOptions { prefill_chunk: Some(64), memory, ..OpenOptions::default() };
+    let mut engine = Engine::new(&checkpoint, options).unwrap();
+    let prompt = tokens(&engine, 64, 1);
+    engine.evaluate(&prompt, &Keep::default()).unwrap();
+    let statistics = engine.streamed().unwrap().statistics();
+    let experts: usize = engine.program().expert_layers().iter().map(|layer| layer.experts).sum();
+    assert!(statistics.reads <= experts as u64, "{} reads of {experts} experts", statistics.reads);
+}
+
+/// The smallest budget that a refusal names.
+fn refused(checkpoint: &Checkpoint, options: &OpenOptions) -> u64 {
+    match Engine::new(checkpoint, options.clone()).err() {
+        Some(EngineError::Memory(MemoryError::TooSmall { least, arithmetic, .. })) => {
+            assert!(arithmetic.contains("keys and values"), "{arithmetic}");
+            least
+        }
+        other => panic!("not refused for its budget: {other:?}"),
+    }
+}
+
+#[test]
+fn too_small_a_budget_names_the_smallest_that_works() {
+    let with = |residency: Residency, bytes: u64| {
+        let memory =
+            MemoryOptions { budget: Some(MemorySize::Bytes(bytes)), residency, ..MemoryOptions::default() };
+        OpenOptions { memory, ..OpenOptions::default() }
+    };
+    for (name, residency) in [
+        ("demo", Residency::Auto),
+        ("demo", Residency::Stream),
+        ("demo", Residency::Resident),
+        ("gpt_oss/hf", Residency::Auto),
+        ("llama3/hf", Residency::Auto),
+    ] {
+        let checkpoint = checkpoint(name);
+        let least = refused(&checkpoint, &with(residency, 1 << 20));
+        let works = Engine::new(&checkpoint, with(residency, least)).unwrap();
+        assert!(works.memory().total() as u64 <= least);
+        assert_eq!(refused(&checkpoint, &with(residency, least - (1 << 20))), least, "{name} {residency}");
+    }
+}
+
+#[test]
+fn what_fits_stays_in_memory_and_the_rest_is_streamed() {
+    let checkpoint = checkpoint("demo");
+    let open = |bytes| {
+        let budget = Some(MemorySize::Bytes(bytes));
+        engine(&checkpoint, MemoryOptions { budget, ..MemoryOptions::default() })
+    };
+    let roomy = open(1 << 30);
+    assert!(roomy.streamed().is_none());
+    let total = roomy.memory().total() as u64;
+    assert!(open(total).streamed().is_none());
+    let short = open(total - (1 << 20));
+    assert!(short.streamed().is_some());
+    assert!((short.memory().total() as u64) < total);
+    assert!(short.memory().slots().unwrap() > 10, "{}", short.memory());
+}
+
+#[test]
+fn options_that_cannot_apply_are_refused_by_name() {
+    let refused = |name: &str, executor: ExecutorKind, memory: MemoryOptions| {
+        let options = OpenOptions { executor, memory, ..OpenOptions::default() };
+        match Engine::new(&checkpoint(name), options).err() {
+            Some(EngineError::Memory(error)) => error.to_string(),
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    let none = MemoryOptions::default();
+    let (cpu, reference) = (ExecutorKind::Cpu, ExecutorKind::Reference);
+    let stream = Residency::Stream;
+    for (option, name, executor, memory) in [
+        ("--expert-residency stream", "llama3/hf", cpu, MemoryOptions { residency: stream, ..none }),
+        ("--policy lru", "llama3/hf", cpu, MemoryOptions { policy: Some(PolicyKind::Lru), ..none }),
+        ("--reader direct", "demo", cpu, MemoryOptions { reader: Some(ReaderKind::Direct), ..none }),
+        ("--prefetch on", "demo", reference, MemoryOptions { prefetch: Some(Prefetch::On), ..none }),
+        ("--slots 8", "demo", cpu, MemoryOptions { slots: Some(8), residency: Residency::Resident, ..none }),
+        ("--slots 1000", "demo", cpu, MemoryOptions { slots: Some(1000), ..none }),
+        ("--slots 0", "demo", cpu, MemoryOptions { slots: Some(0), ..none }),
+        ("--expert-residency mapped", "demo", cpu, MemoryOptions { residency: Residency::Mapped, ..none }),
+        ("--expert-residency stream", "demo", reference, MemoryOptions { residency: stream, ..none }),
+        (
+            "--memory 1GiB",
+            "demo",
+            reference,
+            MemoryOptions { budget: Some(MemorySize::Bytes(1 << 30)), ..none },
+        ),
+    ] {
+        let message = refused(name, executor, memory);
+        assert!(message.contains(option), "{option}: {message}");
+    }
+    let mapped = MemoryOptions { residency: Residency::Mapped, ..none };
+    let options = OpenOptions { executor: reference, memory: mapped, ..OpenOptions::default() };
+    assert!(Engine::new(&checkpoint("demo"), options).is_ok());
+}
