@@ -7,8 +7,8 @@ use turbospark_engine::memory_limit::MemorySize;
 use turbospark_engine::policy::PolicyKind;
 use turbospark_engine::reader::ReaderKind;
 use turbospark_engine::{
-    Engine, EngineError, ExecutorKind, Keep, MemoryError, MemoryOptions, OpenOptions, Prefetch, Progress,
-    Request, Residency, demo_source,
+    Edits, Engine, EngineError, ExecutorKind, Keep, MemoryError, MemoryOptions, OpenOptions, Prefetch,
+    Progress, Request, Residency, demo_source,
 };
 use turbospark_formats::Checkpoint;
 use turbospark_sampling::{Sampler, SamplingOptions};
@@ -70,7 +70,7 @@ fn four(engine: &mut Engine) -> Vec<(usize, u32, u32)> {
         sampler: Sampler::new(SamplingOptions { seed: index as u64, ..SamplingOptions::default() }).unwrap(),
         stop: Vec::new(),
         max_tokens: 6,
-        edits: Vec::new(),
+        edits: Edits::default(),
     });
     let requests = requests.collect();
     let mut generation = engine.generate(requests).unwrap();
