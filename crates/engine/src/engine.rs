@@ -225,7 +225,9 @@ fn load(
     let packer = PanelPacker::new(options.cpu.isa);
     let ExpertPlacement::Streamed { sizes, workers } = &plan.placement else {
         let experts = PackedExperts::open(&program, checkpoint, &packer, &|_| {})?;
-        let executor = CpuExecutor::open(program, checkpoint, options.cpu)?;
+        // A budget that was given counts the page cache; without one, the next start is faster with it.
+        let cpu = CpuOptions { evict: options.memory.budget.is_some(), ..options.cpu };
+        let executor = CpuExecutor::open(program, checkpoint, cpu)?;
         return Ok((Box::new(executor), Experts::Other(Box::new(experts))));
     };
     let MemoryOptions { policy, reader, prefetch, .. } = options.memory;
