@@ -139,12 +139,14 @@ pub fn train(method: Method, train: Sets<'_>, held_out: Sets<'_>) -> Result<Trai
 }
 
 impl Training {
-    /// The layer that separates best: by accuracy, then by distance.
+    /// The layer that separates best: by accuracy, then by distance. The first layer counts only if it is alone: what
+    /// it sees is mostly the tokens themselves, and a control-vector GGUF has no place for it.
     pub fn best(&self) -> Option<&Separation> {
+        let first = usize::from(self.separations.len() > 1);
         let order = |a: &&Separation, b: &&Separation| {
             a.accuracy.total_cmp(&b.accuracy).then(a.d_prime.total_cmp(&b.d_prime))
         };
-        self.separations.iter().max_by(order)
+        self.separations[first..].iter().max_by(order)
     }
 
     /// The layers around the best that separate nearly as well: accuracy within 0.05, distance at least 0.8 of it.
@@ -155,7 +157,7 @@ impl Training {
                 .get(layer)
                 .is_some_and(|s| s.accuracy >= best.accuracy - 0.05 && s.d_prime >= 0.8 * best.d_prime)
         };
-        let first = (0..=best.layer).rev().take_while(|&layer| good(layer)).last().unwrap_or(best.layer);
+        let first = (1..=best.layer).rev().take_while(|&layer| good(layer)).last().unwrap_or(best.layer);
         let last = (best.layer..self.separations.len()).take_while(|&layer| good(layer)).last();
         first..=last.unwrap_or(best.layer)
     }
@@ -174,7 +176,8 @@ fn variance(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Rows that differ along the first axis by 4, with noise of about 1 in each of 6; a second layer of noise only.
+    /// Rows that differ along the first axis by 4, with noise of about 1 in each of 6, after the second of three
+    /// layers; noise only after the others.
     fn samples(sign: f32, count: usize, seed: u64) -> Vec<Sample> {
         let mut state = seed;
         let mut noise = || {
@@ -186,9 +189,9 @@ mod tests {
             sum - 6.0
         };
         let mut sample = || {
-            let mut layers = vec![vec![0.0; 6]; 2];
+            let mut layers = vec![vec![0.0; 6]; 3];
             layers.iter_mut().flatten().for_each(|x| *x = noise());
-            layers[0][0] += 2.0 * sign;
+            layers[1][0] += 2.0 * sign;
             Sample { layers }
         };
         (0..count).map(|_| sample()).collect()
@@ -202,13 +205,13 @@ mod tests {
             let sets = Sets { positive: &p, negative: &n };
             let training = train(method, sets, Sets { positive: &q, negative: &m }).unwrap();
             let best = training.best().unwrap();
-            assert_eq!(best.layer, 0, "{method:?}");
+            assert_eq!(best.layer, 1, "{method:?}");
             assert!(best.accuracy > 0.93, "{method:?}: {best:?}");
             assert!((best.length - 4.0).abs() < 0.8, "{method:?}: {best:?}");
-            let direction = training.vectors.direction(0).unwrap();
+            let direction = training.vectors.direction(1).unwrap();
             assert!(direction[0] / best.length as f32 > 0.9, "{method:?}: {direction:?}");
-            assert!(training.separations[1].accuracy < 0.65, "{method:?}");
-            assert_eq!(training.suggested_layers(), 0..=0);
+            assert!(training.separations[2].accuracy < 0.65, "{method:?}");
+            assert_eq!(training.suggested_layers(), 1..=1);
         }
     }
 }
