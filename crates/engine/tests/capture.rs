@@ -106,9 +106,8 @@ fn taps_add_up_to_the_stream() {
     let width = engine.program().hidden();
     for (_, row) in rows(&mut engine, &ids, &taps, Positions::All) {
         let parts: Vec<&[f32]> = row.chunks_exact(width).collect();
-        for i in 0..width {
-            assert_eq!(parts[0][i] + parts[1][i] + parts[2][i], parts[3][i]);
-        }
+        let sums = parts[0].iter().zip(parts[1]).zip(parts[2]).map(|((x, a), f)| x + a + f);
+        assert!(sums.eq(parts[3].iter().copied()));
     }
     let missing = engine.capture::<EngineError>(&ids, &[Tap::RoutedOutput(0)], Positions::All, |_, _| Ok(()));
     assert!(missing.unwrap_err().to_string().contains("no tap routed_output.0"));
