@@ -93,7 +93,7 @@ const GROUP_BYTES: usize = 384 << 10;
 /// Writes the products of some panels with every row of `x`: column 0 of `out` is the first output of the
 /// first panel.
 ///
-/// The arithmetic is that of [`crate::kernels`]'s scalar code, bit by bit, on every instruction set, for any number
+/// The arithmetic is that of `kernels`'s scalar code, bit by bit, on every instruction set, for any number
 /// of rows and any range of panels.
 pub fn linear(
     isa: Isa,
