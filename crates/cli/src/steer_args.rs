@@ -11,8 +11,8 @@ use crate::error::CliError;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Steering")]
 pub struct SteerArgs {
-    /// Steer with a vector file (GGUF, safetensors, .npz): FILE[:mode][:strength][:layers], as in
-    /// v.gguf:add:1.5:10-20; modes are add, ablate, clamp=TARGET and renorm, layers count from 0 and are inclusive;
+    /// Steer with a vector file (GGUF, safetensors, .npz): FILE:mode:strength:layers, all but FILE
+    /// optional, as in v.gguf:add:1.5:10-20; modes are add, ablate, clamp=TARGET and renorm, layers count from 0 and are inclusive;
     /// :gate=X, :tokens=prompt|generated|all and :at=layer|attention|feed-forward may follow; repeatable, in order
     #[arg(long, value_name = "FILE[:..]")]
     pub steer: Vec<String>,

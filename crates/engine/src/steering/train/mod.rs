@@ -13,7 +13,7 @@ use crate::steering::{SteeringVectors, VectorFault};
 /// One row a layer: what a prompt leaves in the residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// [layers][width]
+    /// A row of the stream's width for each layer.
     pub layers: Vec<Vec<f32>>,
 }
 
