@@ -204,6 +204,18 @@ impl Report<'_> {
             let linears = summary.linears.map(|rate| text(test, &rate)).unwrap_or_default();
             let name = test.to_string();
             writeln!(out, "{name:16} {tokens:>19}  {whole:>26}  {linears:>26}")?;
+            if let Some(streamed) = &summary.streamed {
+                let (hits, rate) = (streamed.hit_rate * 100.0, streamed.gigabytes_read_per_second);
+                let waiting = summary.time.iter().find(|(name, _)| *name == "waiting");
+                let waiting = waiting.map_or(0.0, |(_, share)| share * 100.0);
+                let read = bytes(streamed.bytes_read_per_token as usize);
+                writeln!(
+                    out,
+                    "{:16} experts: {hits:.1} % in slots, {read} a token read at {rate:.2} GB/s, {waiting:.0} % of \
+the time waited",
+                    ""
+                )?;
+            }
         }
         Ok(())
     }
@@ -235,5 +247,6 @@ fn result(measured: &Measured) -> Value {
         "whole": rate(&summary.whole),
         "linears": summary.linears.as_ref().map(rate),
         "time": time,
+        "streamed": summary.streamed,
     })
 }

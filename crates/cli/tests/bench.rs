@@ -78,6 +78,21 @@ fn the_reference_has_no_ceilings() {
 }
 
 #[test]
+fn streamed_experts_are_counted() {
+    let demo = demo();
+    let args = ["bench", &demo, "--prompt", "0", "--generate", "20", "--repeat", "1"];
+    let resident = json(&[&args[..], &["--json"]].concat());
+    assert!(resident["results"][0]["streamed"].is_null());
+    let report = json(&[&args[..], &["--slots", "40", "--json"]].concat());
+    let streamed = &report["results"][0]["streamed"];
+    let hits = streamed["hit_rate"].as_f64().unwrap();
+    assert!(0.0 < hits && hits < 1.0, "{streamed}");
+    assert!(streamed["bytes_read_per_token"].as_f64().unwrap() > 0.0, "{streamed}");
+    let table = turbospark(&[&args[..], &["--slots", "40"]].concat());
+    assert!(String::from_utf8_lossy(&table.stdout).contains("% in slots"));
+}
+
+#[test]
 fn a_table_is_printed_for_people() {
     let output = turbospark(&["bench", "--prompt", "4", "--generate", "2", "--repeat", "1"]);
     let table = String::from_utf8(output.stdout).unwrap();

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use turbospark_cpu::{Ceilings, Timings};
 use turbospark_program::{Batch, Outputs, SequenceId};
 
-pub use summary::{Rate, Statistic, Summary, median};
+pub use summary::{Rate, Statistic, StreamedShare, Summary, median};
 pub use work::{Amount, Work};
 
 use crate::engine::{Engine, EngineError, ExecutorKind};
-use crate::statistics::Phase;
+use crate::statistics::{Phase, PhaseStatistics};
 
 /// What is measured; displayed with the name that llama-bench gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,8 @@ pub struct Sample {
     pub time: Duration,
     /// Where the time went, if the executor knows.
     pub timings: Option<Timings>,
+    /// What became of streamed experts; none if all are in memory.
+    pub streamed: Option<PhaseStatistics>,
     /// Bytes a second that memory gave before, between and after the steps.
     pub read: Vec<f64>,
     /// Multiply-adds a second that the cores gave, likewise.
@@ -144,8 +146,14 @@ impl<'e> Bench<'e> {
         let sequence = self.engine.states.fork(start)?;
         let mut sample = Sample::default();
         self.engine.executor.take_timings();
+        self.engine.take_statistics();
         let result = self.timed(sequence, test, &mut sample);
         sample.timings = self.engine.executor.take_timings();
+        let statistics = self.engine.take_statistics();
+        sample.streamed = self.engine.streamed().map(|_| match test {
+            Test::Prompt { tokens: 2.., .. } => statistics.prefill,
+            _ => statistics.decode,
+        });
         self.engine.states.remove(sequence)?;
         result.map(|()| sample)
     }

@@ -46,6 +46,17 @@ pub struct Rate {
     pub share: Option<f64>,
 }
 
+/// What became of streamed experts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StreamedShare {
+    /// Share of the experts asked for that were in a slot.
+    pub hit_rate: f64,
+    /// Bytes read from disk, in 10^9 a second of all the time.
+    pub gigabytes_read_per_second: f64,
+    /// Bytes read for each token.
+    pub bytes_read_per_token: f64,
+}
+
 /// What the samples of a test come to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
@@ -59,6 +70,8 @@ pub struct Summary {
     pub linears: Option<Rate>,
     /// Share of the time that each kind of work took.
     pub time: Vec<(&'static str, f64)>,
+    /// Of all samples; none if experts are not streamed.
+    pub streamed: Option<StreamedShare>,
 }
 
 impl Summary {
@@ -74,6 +87,7 @@ impl Summary {
             whole: rate(test, work, samples, |sample| sample.time.as_secs_f64()),
             linears: known.then(|| rate(test, work, samples, |sample| linears(sample).unwrap_or(0.0))),
             time: shares(samples),
+            streamed: streamed(test, samples),
         }
     }
 }
@@ -97,6 +111,22 @@ fn rate(test: &Test, work: &Work, samples: &[Sample], seconds: impl Fn(&Sample) 
         giga_per_second: median(rates) / 1e9,
         share: (measured && bounded).then(|| median(samples.iter().map(share).collect())),
     }
+}
+
+fn streamed(test: &Test, samples: &[Sample]) -> Option<StreamedShare> {
+    let (mut hits, mut asked, mut bytes, mut seconds) = (0, 0, 0, 0.0);
+    for sample in samples {
+        let streamed = sample.streamed?;
+        hits += streamed.hits;
+        asked += streamed.hits + streamed.misses;
+        bytes += streamed.bytes_read;
+        seconds += sample.time.as_secs_f64();
+    }
+    (asked > 0).then(|| StreamedShare {
+        hit_rate: hits as f64 / asked as f64,
+        gigabytes_read_per_second: bytes as f64 / seconds / 1e9,
+        bytes_read_per_token: bytes as f64 / (test.tokens() * samples.len()) as f64,
+    })
 }
 
 fn shares(samples: &[Sample]) -> Vec<(&'static str, f64)> {
@@ -125,6 +155,7 @@ fn shares(samples: &[Sample]) -> Vec<(&'static str, f64)> {
 mod tests {
     use super::*;
     use crate::bench::Amount;
+    use crate::statistics::PhaseStatistics;
 
     #[test]
     fn shares_are_of_what_the_machine_gave_beside_the_same_sample() {
@@ -135,6 +166,12 @@ mod tests {
             timings: Some(Timings { linears: Duration::from_millis(milliseconds / 2), ..Timings::default() }),
             read: vec![read],
             multiply_adds: vec![1e9],
+            streamed: Some(PhaseStatistics {
+                hits: 3,
+                misses: 1,
+                bytes_read: 1_000_000,
+                ..Default::default()
+            }),
         };
         // A machine that halves its rate for a while leaves the share as it is.
         let samples = [sample(100, 2e8), sample(200, 1e8)];
@@ -145,6 +182,9 @@ mod tests {
         assert_eq!(summary.whole, Rate { giga_per_second: 0.075, share: Some(0.5) });
         assert_eq!(summary.linears.unwrap().share, Some(1.0));
         assert_eq!(summary.time[0], ("linears", 0.5));
+        let streamed = summary.streamed.unwrap();
+        assert_eq!((streamed.hit_rate, streamed.bytes_read_per_token), (0.75, 100_000.0));
+        assert!((streamed.gigabytes_read_per_second - 2e6 / 0.3 / 1e9).abs() < 1e-9);
         let summary = Summary::new(&Test::Prompt { tokens: 10, depth: 0 }, &work, &samples[..1]);
         assert_eq!(summary.whole, Rate { giga_per_second: 0.2, share: Some(0.2) });
     }
