@@ -6,7 +6,7 @@ use crate::tap::Tap;
 /// One operation. Registers hold f32 rows of a fixed width; every op but [`Op::Tap`] writes a fresh register.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// out = table[token] * scale
+    /// out = table\[token\] * scale
     Embed {
         /// Result, as wide as the table.
         out: Reg,
@@ -21,7 +21,7 @@ pub enum Op {
         x: Reg,
         /// Result, as wide as `x`.
         out: Reg,
-        /// [group]; none is a weight of ones.
+        /// `[group]`; none is a weight of ones.
         weight: Option<Weight>,
         /// 0, or 1 where a checkpoint stores weights less one.
         offset: f32,
@@ -38,7 +38,7 @@ pub enum Op {
         out: Reg,
         /// [out, in]
         weight: Weight,
-        /// [out]
+        /// `[out]`
         bias: Option<Weight>,
         /// How exactly the input must be taken.
         precision: Precision,
@@ -164,7 +164,7 @@ pub enum Precision {
 pub enum Multiplier {
     /// A constant.
     Scalar(f32),
-    /// A learned vector as wide as the input, or a learned scalar of shape [1].
+    /// A learned vector as wide as the input, or a learned scalar of shape `[1]`.
     Weight(Weight),
 }
 
@@ -199,7 +199,7 @@ pub struct Attention {
     pub scale: f32,
     /// Positions a query sees, itself included; none is all before it.
     pub window: Option<usize>,
-    /// [heads] extra logits in the softmax's denominator, not scaled.
+    /// `[heads]` extra logits in the softmax's denominator, not scaled.
     pub sinks: Option<Weight>,
     /// Scores pass through cap * tanh(score / cap).
     pub softcap: Option<f32>,
@@ -212,7 +212,7 @@ pub struct Routing {
     pub k: usize,
     /// Order of choice and softmax.
     pub route: Route,
-    /// [experts] factors on the final weights.
+    /// `[experts]` factors on the final weights.
     pub expert_scale: Option<Weight>,
 }
 
