@@ -32,6 +32,9 @@ pub struct CpuExecutor {
     work: Work,
 }
 
+/// Rows of such tables after which that happens where memory is short; a row may bring two pages of 4 KiB or more.
+const TABLE_ROWS: usize = 2048;
+
 /// What changes during a step.
 struct Work {
     pool: Pool,
@@ -43,6 +46,8 @@ struct Work {
     routes: Vec<Routes>,
     experts: ExpertRunner,
     predictor: Option<Predictor>,
+    /// Rows read of tables that stay in their files, since their pages were last let go.
+    table_rows: usize,
     timings: Timings,
 }
 
@@ -80,6 +85,7 @@ impl CpuExecutor {
             routes: (0..plan.routes).map(|_| Routes::default()).collect(),
             experts: ExpertRunner::default(),
             predictor: options.predict.then(|| Predictor::new(&program, &loaded)),
+            table_rows: 0,
             timings: Timings::default(),
             pool,
         };
@@ -234,6 +240,11 @@ impl CpuExecutor {
         let rows = work.rows.wanted.iter().zip(logits.chunks_exact(vocabulary));
         for (index, (&row, logits)) in rows.enumerate() {
             outputs.put_logits(index, row, logits)?;
+        }
+        work.table_rows += batch.rows.len();
+        if options.evict && work.table_rows >= TABLE_ROWS {
+            work.table_rows = 0;
+            loaded.evict_tables();
         }
         watch.add_to(&mut work.timings.ends);
         // What experts were waited for was counted with their work.

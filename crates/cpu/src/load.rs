@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use turbospark_formats::{Checkpoint, RowMap, Tensor};
+use turbospark_formats::{ByteSlice, Checkpoint, RowMap, Tensor};
 use turbospark_program::{Multiplier, Op, Precision, Program, Weight, Weights};
 
 use crate::error::OpenError;
@@ -25,6 +25,8 @@ pub(crate) struct Loaded {
     vectors: Vec<Option<Vec<f32>>>,
     /// For each op that is a norm, its factors with the offset added.
     factors: Vec<Option<Vec<f32>>>,
+    /// Tables of which rows are read where they lie in their files.
+    tables: Vec<Weight>,
 }
 
 /// How weights are packed.
@@ -134,7 +136,20 @@ impl Loaded {
             }
             _ => None,
         });
-        Ok(Loaded { matrices, matrix_of, vectors: widened, factors: factors.collect(), tensors })
+        let factors = factors.collect();
+        let tables = program.ops().iter().filter_map(|op| match op {
+            Op::Embed { table, .. } => Some(*table),
+            _ => None,
+        });
+        let tables = tables.collect();
+        let loaded = Loaded { matrices, matrix_of, vectors: widened, factors, tensors, tables };
+        if packing.evict {
+            loaded.tensors.iter().for_each(evict_file);
+            for slice in loaded.tables() {
+                slice.source().expect_random_reads(slice.offset()..slice.offset() + slice.len());
+            }
+        }
+        Ok(loaded)
     }
 
     /// Bytes in memory.
@@ -162,6 +177,17 @@ impl Loaded {
     /// Factors of the norm that is op `op`.
     pub fn factors(&self, op: usize) -> Option<&[f32]> {
         self.factors[op].as_deref()
+    }
+
+    fn tables(&self) -> impl Iterator<Item = &ByteSlice> {
+        self.tables.iter().flat_map(|&weight| self.tensors.get(weight).slices(0))
+    }
+
+    /// Lets go of the pages of tables that are read by row.
+    pub fn evict_tables(&self) {
+        for slice in self.tables() {
+            slice.source().evict(slice.offset()..slice.offset() + slice.len());
+        }
     }
 
     /// A table that is read by row.
@@ -196,7 +222,17 @@ fn pack(
         }
     }
     release(tensor, 0..stored, stored, evict);
+    if evict {
+        evict_file(tensor);
+    }
     Ok(packed)
+}
+
+/// Lets go of all pages of a tensor's files: reading one part, the system has read parts around it ahead.
+fn evict_file(tensor: &Tensor) {
+    if let Some(slice) = tensor.slices(0).first() {
+        slice.source().evict(0..slice.source().bytes().len());
+    }
 }
 
 /// Lets go of the mapped pages of some stored rows. What is needed again is read again.

@@ -91,6 +91,20 @@ impl Source {
         }
     }
 
+    /// Tells the system that `range` of a mapped file is read here and there: nothing around what is touched is read.
+    pub fn expect_random_reads(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Backing::Mapped(map, _) = &self.bytes
+            && range.start < range.end
+            && range.end <= map.len()
+        {
+            // It is advice: a system that does not take it only reads more.
+            let _ = map.advise_range(memmap2::Advice::Random, range.start, range.len());
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+
     /// Whether the bytes come from a file on disk, so that they can be read by position.
     pub fn is_file(&self) -> bool {
         matches!(self.bytes, Backing::Mapped(..))
