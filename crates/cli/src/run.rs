@@ -108,8 +108,9 @@ impl Run {
     fn answer(&self, prompt: String) -> Result<(), CliError> {
         catch_interrupts();
         let mut model = self.talk.open()?;
-        let options = AnswerOptions { raw: self.raw, ..self.talk.answer_options(&model)? };
-        let ids = if self.raw {
+        let raw = self.raw || self.must_be_raw(&model)?;
+        let options = AnswerOptions { raw, ..self.talk.answer_options(&model)? };
+        let ids = if raw {
             model.text()?.raw_ids(&prompt)?
         } else {
             let mut messages: Vec<Message> =
@@ -117,7 +118,7 @@ impl Run {
             messages.push(Message::new("user", prompt.as_str()));
             model.prompt(&messages, &self.talk.render_options()?).map_err(suggest_raw)?
         };
-        if self.raw && !self.json {
+        if raw && !self.json {
             // A continuation reads on from its beginning.
             let mut out = std::io::stdout().lock();
             out.write_all(prompt.as_bytes())?;
@@ -140,6 +141,22 @@ impl Run {
             eprint!("{}", statistics_table(&model.engine.take_statistics()));
         }
         Ok(())
+    }
+
+    /// Whether the model has no chat template and nothing was asked for that needs one: a base model goes on with text.
+    fn must_be_raw(&self, model: &Model) -> Result<bool, CliError> {
+        let talk = &self.talk;
+        let templated = talk.system.is_some()
+            || talk.thinking.is_some()
+            || talk.reasoning_effort.is_some()
+            || !talk.template_arg.is_empty();
+        let raw = !templated && !model.text()?.has_template();
+        if raw {
+            eprintln!(
+                "note: this model has no chat template (a base model, perhaps): it goes on with the prompt as bare text, as with --raw"
+            );
+        }
+        Ok(raw)
     }
 }
 

@@ -103,6 +103,24 @@ fn raw_text_is_gone_on_with() {
 }
 
 #[test]
+fn a_model_without_a_template_goes_on_with_the_prompt() {
+    // The same length, so that the file is the demo model in all else.
+    let (key, other) = (b"tokenizer.chat_template", b"tokenizer.chat_temp1ate");
+    let mut bytes = std::fs::read(demo()).unwrap();
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+    bytes[at..at + key.len()].copy_from_slice(other);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("base.gguf").display().to_string();
+    std::fs::write(&path, bytes).unwrap();
+    let prompt = "Once upon a time, a playful bat named";
+    let asked = turbospark(&[&["run", "-m", &path, prompt], &GREEDY[..]].concat());
+    let raw = turbospark(&[&["run", "-m", &path, "--raw", prompt], &GREEDY[..]].concat());
+    assert!(text(&asked.stderr).contains("no chat template"), "{}", text(&asked.stderr));
+    assert!(text(&asked.stdout).starts_with(prompt) && asked.stdout == raw.stdout);
+    refused(&turbospark(&["run", "-m", &path, "--system", "x", "Hi"]), 2, &["no chat template", "--raw"]);
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     refused(&turbospark(&["run", "-m", "no/such.gguf", "Hi"]), 1, &["no/such.gguf", "No such file"]);
     refused(&turbospark(&["run", "Hi", "--temperature", "-1"]), 2, &["temperature"]);

@@ -30,6 +30,11 @@ pub struct TextModel {
 }
 
 impl TextModel {
+    /// Whether the checkpoint has a chat template, be it one that cannot be compiled.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some() || self.broken_template.is_some()
+    }
+
     /// Reads the text side of a checkpoint.
     ///
     /// # Errors
