@@ -1,6 +1,8 @@
-//! Which reader is fastest here.
+//! Which reader is fastest here, and how fast that is.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use turbospark_program::ExpertError;
 
 use super::loader::read;
 use super::{Files, Positioned, Reader, ReaderKind};
@@ -31,8 +33,10 @@ pub(crate) fn fastest(files: &Files, table: &ExpertTable, threads: usize) -> Rea
     let [mut ringed, mut plain] = [0.0f64; 2];
     for part in [0, 2] {
         let Some(rate) = rate(files, table, threads, part, &ring) else { return ReaderKind::Direct };
-        ringed = ringed.max(rate);
-        plain = plain.max(self::rate(files, table, threads, part + 1, &direct).unwrap_or(0.0));
+        ringed = ringed.max(rate.bytes_per_second());
+        plain = plain.max(
+            self::rate(files, table, threads, part + 1, &direct).map_or(0.0, |read| read.bytes_per_second()),
+        );
     }
     if ringed * NOISE > plain { ReaderKind::Uring } else { ReaderKind::Direct }
 }
@@ -47,14 +51,88 @@ fn ring() -> Option<Box<dyn Reader>> {
     None
 }
 
-/// Bytes a second of `threads` readers over a sample of experts, from another quarter of the model for each `part`.
+/// How fast experts come from where they are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DiskRate {
+    /// How they were read.
+    pub reader: ReaderKind,
+    /// Whether the reads passed by the page cache: else this may be the rate of memory.
+    pub direct: bool,
+    /// Bytes read.
+    pub bytes: usize,
+    /// In so long.
+    pub time: Duration,
+}
+
+impl DiskRate {
+    /// The rate.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.bytes as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Reads experts of a model as streaming would, by `reader` and with `threads` threads, for about as long as `time`
+/// and at least a few tens of megabytes.
+///
+/// # Errors
+/// Files that cannot be opened or read, a reader that the system does not have.
+pub fn disk_rate(
+    table: &ExpertTable,
+    reader: ReaderKind,
+    threads: usize,
+    time: Duration,
+) -> Result<DiskRate, ExpertError> {
+    let threads = threads.max(1);
+    let files = Files::open(table, reader != ReaderKind::Buffered)?;
+    let reader = match reader {
+        ReaderKind::Auto => fastest(&files, table, threads),
+        kind => kind,
+    };
+    let path = || {
+        table
+            .layers()
+            .first()
+            .map_or_else(Default::default, |layer| layer.slices(0)[0].source().path().to_owned())
+    };
+    reader.make(&[])?;
+    let direct = files.iter().all(|file| file.is_direct());
+    let mut total = DiskRate { reader, direct, bytes: 0, time: Duration::ZERO };
+    for part in 0.. {
+        // A small model has nothing in some of the parts.
+        let read = rate(&files, table, threads, part % 4, &|| reader.make(&[]).ok());
+        total.bytes += read.as_ref().map_or(0, |read| read.bytes);
+        total.time += read.as_ref().map_or(Duration::ZERO, |read| read.time);
+        if read.is_none() || (part >= 3 && total.bytes == 0) {
+            let error = std::io::Error::other("its experts could not be read to measure the disk");
+            return Err(ExpertError::Open { path: path(), error });
+        }
+        if total.bytes > 0 && total.time >= time {
+            break;
+        }
+    }
+    Ok(total)
+}
+
+/// What was read in how long.
+struct Read {
+    bytes: usize,
+    time: Duration,
+}
+
+impl Read {
+    fn bytes_per_second(&self) -> f64 {
+        self.bytes as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Reads by `threads` readers of a sample of experts, from another quarter of the model for each `part`.
 fn rate(
     files: &Files,
     table: &ExpertTable,
     threads: usize,
     part: usize,
     make: &(dyn Fn() -> Option<Box<dyn Reader>> + Sync),
-) -> Option<f64> {
+) -> Option<Read> {
     let keys = table.layers().iter().enumerate();
     let keys = keys.flat_map(|(layer, of)| (0..of.experts()).map(move |e| ExpertKey::new(layer, e as u32)));
     let keys: Vec<_> = keys.filter(|key| (key.layer + key.expert) as usize % 4 == part).collect();
@@ -90,5 +168,23 @@ fn rate(
         let threads: Vec<_> = readers.into_iter().zip(sample.chunks(share)).map(run).collect();
         threads.into_iter().all(|thread| thread.join().is_ok_and(|complete| complete))
     });
-    complete.then(|| bytes as f64 / started.elapsed().as_secs_f64().max(1e-9))
+    complete.then(|| Read { bytes, time: started.elapsed() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toy::Toy;
+
+    #[test]
+    fn what_is_read_has_a_rate() {
+        let toy = Toy::new(3, 8);
+        let directory = tempfile::tempdir().unwrap();
+        let on_disk = toy.on_disk(&directory.path().join("toy"));
+        for table in [toy.in_memory(), on_disk, Toy::new(1, 1).in_memory()] {
+            let rate = disk_rate(&table, ReaderKind::Auto, 2, Duration::ZERO).unwrap();
+            assert!(rate.bytes > 0 && rate.bytes_per_second() > 0.0 && rate.reader != ReaderKind::Auto);
+        }
+        assert!(disk_rate(&ExpertTable::new(Vec::new()), ReaderKind::Auto, 2, Duration::ZERO).is_err());
+    }
 }

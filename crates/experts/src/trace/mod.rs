@@ -1,13 +1,15 @@
 //! Routing that was recorded or made up, and what pools would make of it.
 
 mod belady;
+mod contender;
 mod file;
 mod simulate;
 mod statistics;
 mod synthetic;
 
 pub use belady::Belady;
-pub use file::TraceError;
+pub use contender::{Contender, Contest, UnknownContender};
+pub use file::{MOST_EXPERTS, MOST_EXPERTS_OF_A_LAYER, TraceError};
 pub use simulate::{Simulated, SimulatedPool, cycle, simulate, simulate_kind};
 pub use statistics::{LayerStatistics, TraceStatistics};
 pub use synthetic::{Routing, Synthetic};
@@ -28,7 +30,12 @@ pub struct Trace {
     passes: Vec<u32>,
     /// [tokens, layers, k]
     ids: Vec<u16>,
+    /// [tokens, layers, k], what was foretold of `ids`, `NONE` where nothing was; empty if nothing ever was.
+    foretold: Vec<u16>,
 }
+
+/// Stands where no expert was foretold; no expert has this id.
+const NONE: u16 = u16::MAX;
 
 /// Routes that do not fit their trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +68,16 @@ impl Trace {
     /// Traces know at most 65535 experts a layer.
     pub fn new(layers: Vec<u32>, experts: Vec<u32>, k: usize) -> Trace {
         debug_assert_eq!(layers.len(), experts.len());
-        Trace { layers, experts, k, tokens: Vec::new(), passes: Vec::new(), ids: Vec::new() }
+        let empty = Vec::new();
+        Trace {
+            layers,
+            experts,
+            k,
+            tokens: Vec::new(),
+            passes: Vec::new(),
+            ids: empty.clone(),
+            foretold: empty,
+        }
     }
 
     /// Adds the tokens of one pass over the layers; `routes` is [layers, tokens, k], as executors give it.
@@ -89,6 +105,32 @@ impl Trace {
         let pass = self.passes.last().map_or(0, |last| last + 1);
         self.passes.extend(std::iter::repeat_n(pass, rows));
         self.tokens.extend(tokens);
+        if !self.foretold.is_empty() {
+            self.foretold.resize(self.ids.len(), NONE);
+        }
+        Ok(())
+    }
+
+    /// Adds what was foretold of the last token's experts in an expert layer, before its router chose; of more than
+    /// `k` experts the first count.
+    ///
+    /// # Errors
+    /// A layer or an expert that the model does not have; nothing is added then, nor to an empty trace.
+    pub fn foretell(&mut self, layer: usize, ids: &[u32]) -> Result<(), RouteShapeError> {
+        let experts = self.experts.get(layer).copied().unwrap_or(0);
+        let known = experts.min(u32::from(NONE));
+        if let Some(&expert) = ids.iter().find(|&&id| id >= known) {
+            return Err(RouteShapeError::Unknown { layer, expert, experts });
+        }
+        let each = self.layers.len() * self.k;
+        let Some(start) = self.ids.len().checked_sub(each).filter(|_| layer < self.layers.len()) else {
+            return Ok(());
+        };
+        self.foretold.resize(self.ids.len(), NONE);
+        let at = start + layer * self.k;
+        for (slot, &id) in self.foretold[at..at + self.k].iter_mut().zip(ids) {
+            *slot = id as u16;
+        }
         Ok(())
     }
 
@@ -123,6 +165,14 @@ impl Trace {
         &self.ids[at..at + self.k]
     }
 
+    /// What was foretold of them, in no order; none if nothing was.
+    pub fn foretold(&self, token: usize, layer: usize) -> Option<&[u16]> {
+        let at = (token * self.layers.len() + layer) * self.k;
+        let ids = self.foretold.get(at..at + self.k)?;
+        let count = ids.iter().take_while(|&&id| id != NONE).count();
+        (count > 0).then(|| &ids[..count])
+    }
+
     /// Sizes for policies.
     pub fn shape(&self) -> Shape {
         Shape { experts: self.experts.iter().map(|&n| n as usize).collect() }
@@ -140,6 +190,10 @@ impl Trace {
                 tokens: self.tokens[range.clone()].to_vec(),
                 passes: self.passes[range.clone()].to_vec(),
                 ids: self.ids[range.start * each..range.end * each].to_vec(),
+                foretold: match self.foretold.is_empty() {
+                    true => Vec::new(),
+                    false => self.foretold[range.start * each..range.end * each].to_vec(),
+                },
             }
         };
         (part(0..at), part(at..self.len()))

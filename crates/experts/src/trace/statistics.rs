@@ -11,6 +11,8 @@ pub struct LayerStatistics {
     pub uses: Vec<u64>,
     /// Share of a token's experts that the token before it used as well.
     pub overlap: f64,
+    /// Share of a token's experts that were foretold, of the tokens for which any were; none if none ever were.
+    pub recall: Option<f64>,
     /// Entropy of the uses as a share of that of uniform routing: 1 if all experts are used alike.
     pub evenness: f64,
     /// Share of the uses that go to the most used half of the experts.
@@ -41,12 +43,18 @@ impl TraceStatistics {
 fn layer(trace: &Trace, index: usize, experts: usize) -> LayerStatistics {
     let mut uses = vec![0u64; experts];
     let mut shared = 0u64;
+    let (mut foretold, mut recalled) = (0u64, 0u64);
     for token in 0..trace.len() {
         for &id in trace.routes(token, index) {
             uses[usize::from(id)] += 1;
             if token > 0 && trace.routes(token - 1, index).contains(&id) {
                 shared += 1;
             }
+        }
+        if let Some(guess) = trace.foretold(token, index) {
+            let chosen = trace.routes(token, index);
+            foretold += chosen.len() as u64;
+            recalled += chosen.iter().filter(|id| guess.contains(id)).count() as u64;
         }
     }
     let total: u64 = uses.iter().sum();
@@ -61,6 +69,7 @@ fn layer(trace: &Trace, index: usize, experts: usize) -> LayerStatistics {
         layer: trace.layers()[index],
         uses,
         overlap: shared as f64 / later.max(1) as f64,
+        recall: (foretold > 0).then(|| recalled as f64 / foretold as f64),
         evenness: if experts > 1 { entropy / (experts as f64).ln() } else { 1.0 },
         top_half: part(top),
     }
@@ -80,7 +89,22 @@ mod tests {
         let layer = &TraceStatistics::of(&trace).layers[0];
         assert_eq!((layer.layer, &layer.uses[..]), (5, &[1, 3, 2, 0][..]));
         assert_eq!(layer.overlap, 0.75);
+        assert_eq!(layer.recall, None);
         assert_eq!(layer.top_half, 5.0 / 6.0);
+    }
+
+    #[test]
+    fn recall_counts_what_was_foretold_of_what_was_chosen() {
+        let mut trace = Trace::new(vec![0, 1], vec![4, 4], 2);
+        for (guess, chosen) in [(Some([1, 0]), [0, 1]), (None, [1, 2]), (Some([0, 2]), [2, 3])] {
+            trace.push(&[0], &[0, 1, chosen[0], chosen[1]]).unwrap();
+            guess.iter().for_each(|guess| trace.foretell(1, guess).unwrap());
+        }
+        let layers = TraceStatistics::of(&trace).layers;
+        assert_eq!((layers[0].recall, layers[1].recall), (None, Some(0.75)));
+        assert_eq!((trace.foretold(1, 1), trace.foretold(2, 1)), (None, Some(&[0, 2][..])));
+        assert_eq!(trace.split(2).1.foretold(0, 1), Some(&[0, 2][..]));
+        assert!(trace.foretell(1, &[4]).is_err() && trace.foretell(2, &[0]).is_err());
     }
 
     #[test]
