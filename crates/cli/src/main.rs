@@ -6,6 +6,7 @@ mod chat;
 mod error;
 mod eval;
 mod options;
+mod plan;
 mod printer;
 mod prompts;
 mod router_trace;
@@ -36,6 +37,7 @@ enum Command {
     Chat(chat::ChatArgs),
     Show(show::Show),
     Tokenize(tokenize::Tokenize),
+    Plan(plan::Plan),
     Bench(bench::BenchArgs),
     Capture(capture::CaptureArgs),
     #[command(subcommand)]
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Chat(chat) => chat.execute(),
         Command::Show(show) => show.execute(),
         Command::Tokenize(tokenize) => tokenize.execute(),
+        Command::Plan(plan) => plan.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::Capture(capture) => capture.execute(),
         Command::Steer(steer) => steer.execute(),

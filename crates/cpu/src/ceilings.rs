@@ -28,10 +28,16 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
-    /// Threads and memory to measure with.
+    /// Threads and 256 MiB of memory to measure with.
     pub fn new(options: &CpuOptions) -> std::io::Result<Ceilings> {
+        Ceilings::within(options, MEMORY)
+    }
+
+    /// As [`Ceilings::new`] in less memory, at least 4 MiB and rounded down to multiples of it. What caches hold
+    /// reads faster than memory.
+    pub fn within(options: &CpuOptions, bytes: usize) -> std::io::Result<Ceilings> {
         let pool = Pool::new(options.threads, options.pin)?;
-        let mut memory = Buffer::zeroed(MEMORY)?;
+        let mut memory = Buffer::zeroed((bytes.min(MEMORY) / PIECE).max(1) * PIECE)?;
         // Pages that were never written are all the same page of zeros.
         memory.as_mut_slice().fill(1);
         Ok(Ceilings { isa: options.isa, pool, memory })
@@ -42,10 +48,10 @@ impl Ceilings {
         let Ceilings { pool, memory, .. } = self;
         let memory = memory.as_slice();
         let pieces = |range: Range<usize>| &memory[range.start * PIECE..range.end * PIECE];
-        let seconds = best(pool, MEMORY / PIECE, &|range| {
+        let seconds = best(pool, memory.len() / PIECE, &|range| {
             black_box(read(pieces(range)));
         });
-        MEMORY as f64 / seconds
+        memory.len() as f64 / seconds
     }
 
     /// Multiply-adds of 8-bit integers into 32-bit sums a second, all threads together, by the instructions that the

@@ -246,6 +246,18 @@ fn load(
     Ok((Box::new(executor), Experts::Streamed(Box::new(experts))))
 }
 
+impl OpenOptions {
+    /// Positions that sequences of `program` have.
+    pub(crate) fn context_of(&self, program: &Program) -> Result<usize, EngineError> {
+        let possible = program.max_positions();
+        let context = self.context.unwrap_or(possible.min(DEFAULT_CONTEXT));
+        if context > possible {
+            return Err(EngineError::Context { asked: context, possible });
+        }
+        Ok(context)
+    }
+}
+
 impl Engine {
     /// Builds the program of `checkpoint` and gets it ready to run.
     pub fn new(checkpoint: &Checkpoint, options: OpenOptions) -> Result<Engine, EngineError> {
@@ -259,11 +271,7 @@ impl Engine {
         program: Program,
         options: OpenOptions,
     ) -> Result<Engine, EngineError> {
-        let possible = program.max_positions();
-        let context = options.context.unwrap_or(possible.min(DEFAULT_CONTEXT));
-        if context > possible {
-            return Err(EngineError::Context { asked: context, possible });
-        }
+        let context = options.context_of(&program)?;
         let plan = MemoryPlan::new(&program, checkpoint, &options, context)?;
         let states = States::new(&program, None);
         let (executor, experts) = load(checkpoint, program, &options, &plan)?;

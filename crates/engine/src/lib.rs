@@ -33,6 +33,8 @@ mod evaluate;
 mod generate;
 mod memory;
 mod model;
+pub mod planning;
+pub mod plot;
 pub mod routes;
 mod score;
 mod statistics;

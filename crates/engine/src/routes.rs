@@ -8,6 +8,8 @@ use turbospark_text::TextModel;
 
 /// Tokens listed for an expert.
 const TOP_TOKENS: usize = 10;
+/// Experts of a layer whose pairs are counted: the table grows with the square.
+const MOST_PAIRED: usize = 512;
 
 /// The routing of a model over some tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,7 +33,10 @@ pub struct LayerRouteStatistics {
     pub entropy_bits: f64,
     /// Share of a token's experts that the token before it used as well.
     pub overlap_with_previous: f64,
-    /// [experts, experts]: tokens that used both; the diagonal has the counts.
+    /// Share of a token's experts that the layer before foretold, where the trace has what it foretold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recall_of_prediction: Option<f64>,
+    /// [experts, experts]: tokens that used both; the diagonal has the counts. Empty for more than 512 experts.
     pub co_occurrence: Vec<Vec<u64>>,
     /// For each expert the tokens that used it most, most first.
     pub top_tokens: Vec<Vec<TokenUses>>,
@@ -61,6 +66,7 @@ impl RouteStatistics {
                 layer: layer.layer,
                 entropy_bits: shares.map(|share| -share * share.log2()).sum(),
                 overlap_with_previous: layer.overlap,
+                recall_of_prediction: layer.recall,
                 co_occurrence: co_occurrence(trace, index, experts),
                 top_tokens: top_tokens(trace, index, experts, text),
                 counts: layer.uses,
@@ -71,6 +77,9 @@ impl RouteStatistics {
 }
 
 fn co_occurrence(trace: &Trace, layer: usize, experts: usize) -> Vec<Vec<u64>> {
+    if experts > MOST_PAIRED {
+        return Vec::new();
+    }
     let mut counts = vec![vec![0; experts]; experts];
     for token in 0..trace.len() {
         let ids = trace.routes(token, layer);
@@ -120,5 +129,9 @@ mod tests {
         let bits = (6f64).log2() - (3.0 * 3f64.log2() + 2.0) / 6.0;
         assert!((layer.entropy_bits - bits).abs() < 1e-12);
         assert!(layer.top_tokens[3].is_empty());
+        assert!(layer.recall_of_prediction.is_none());
+        let mut trace = Trace::new(vec![0], vec![513], 1);
+        trace.push(&[1], &[512]).unwrap();
+        assert!(RouteStatistics::of(&trace, None).layers[0].co_occurrence.is_empty());
     }
 }

@@ -1,12 +1,18 @@
 //! The one place where the engine steps, with routes recorded where a trace is wanted.
 
+use std::sync::{Mutex, PoisonError};
+
 use turbospark_experts::trace::Trace;
-use turbospark_program::{Batch, Outputs, RoutedRows};
+use turbospark_program::{
+    Batch, ExpertError, ExpertLayout, ExpertRequest, ExpertSource, Outputs, RoutedRows,
+};
 
 use crate::engine::{Engine, EngineError};
 
 impl Engine {
-    /// Records the routes of every row computed from now on, until [`Engine::take_trace`].
+    /// Records the routes of every row computed from now on, until [`Engine::take_trace`]. Where the executor asks
+    /// the next layer's router ahead ([`CpuOptions::predict`](crate::CpuOptions)) and a row is computed alone, what
+    /// it foretold is recorded beside.
     ///
     /// # Errors
     /// A model without routed experts, or whose layers use different numbers of them.
@@ -58,8 +64,44 @@ impl Engine {
         let Outputs { logits, taps, routes } = outputs;
         let ours = RoutedRows { ids: &mut ids, weights: &mut weights };
         let mut outputs = Outputs { logits, taps, routes: Some(routes.unwrap_or(ours)) };
-        executor.step(batch, states, experts.source(), &mut outputs)?;
-        let routes = outputs.routes.map_or(Ok(()), |routes| trace.push(&tokens, routes.ids));
-        routes.map_err(|error| EngineError::Trace(error.to_string()))
+        let source = Listener { source: experts.source(), hints: Mutex::default() };
+        executor.step(batch, states, &source, &mut outputs)?;
+        let hints = source.hints.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let record = || {
+            outputs.routes.map_or(Ok(()), |routes| trace.push(&tokens, routes.ids))?;
+            // The hints of several rows are not told apart.
+            let alone = batch.rows.len() == 1 && tokens.len() == 1;
+            hints.iter().filter(|_| alone).try_for_each(|(layer, ids)| trace.foretell(*layer, ids))
+        };
+        record().map_err(|error| EngineError::Trace(error.to_string()))
+    }
+}
+
+/// A source whose hints are written down as they pass.
+struct Listener<'a> {
+    source: &'a dyn ExpertSource,
+    hints: Mutex<Vec<(usize, Vec<u32>)>>,
+}
+
+impl ExpertSource for Listener<'_> {
+    fn layout(&self, layer: usize) -> &ExpertLayout {
+        self.source.layout(layer)
+    }
+
+    fn packing(&self) -> Option<&'static str> {
+        self.source.packing()
+    }
+
+    fn begin<'a>(&'a self, layer: usize, ids: &[u32]) -> Result<Box<dyn ExpertRequest + 'a>, ExpertError> {
+        self.source.begin(layer, ids)
+    }
+
+    fn hint(&self, layer: usize, ids: &[u32]) {
+        self.hints.lock().unwrap_or_else(PoisonError::into_inner).push((layer, ids.to_vec()));
+        self.source.hint(layer, ids);
+    }
+
+    fn leases(&self) -> usize {
+        self.source.leases()
     }
 }

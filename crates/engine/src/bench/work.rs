@@ -22,6 +22,8 @@ pub struct Amount {
 pub struct Work {
     /// Of every row, its routed experts included.
     pub row: Amount,
+    /// What of `row` its routed experts are.
+    pub experts: Amount,
     /// Of a row whose logits are wanted, in addition.
     pub head: Amount,
 }
@@ -45,7 +47,9 @@ impl Work {
                     // `bind` has found them.
                     let stacks = [&layer.gate, &layer.up, &layer.down].map(|name| checkpoint.get(name));
                     for stack in stacks.into_iter().flatten() {
-                        work.row.add(&matrix(stack, kind, Precision::Block), layer.k as u64);
+                        let amount = matrix(stack, kind, Precision::Block);
+                        work.row.add(&amount, layer.k as u64);
+                        work.experts.add(&amount, layer.k as u64);
                     }
                 }
                 _ => {}

@@ -199,6 +199,12 @@ impl Trace {
         (part(0..at), part(at..self.len()))
     }
 
+    /// The same with each token in a pass of its own, as generated tokens are.
+    pub fn one_by_one(mut self) -> Trace {
+        self.passes = (0..self.len() as u32).collect();
+        self
+    }
+
     /// Every use of an expert.
     pub fn uses(&self) -> impl Iterator<Item = ExpertKey> + '_ {
         let layers = self.layers.len().max(1);
@@ -248,6 +254,7 @@ mod tests {
         let requests: Vec<_> = trace.requests().collect();
         assert_eq!(requests[1], (1, vec![3, 2, 0], 0));
         assert_eq!(requests[2], (0, vec![1, 2], 2));
+        assert_eq!(trace.clone().one_by_one().requests().count(), 6);
         let (first, second) = trace.split(2);
         assert_eq!((first.len(), second.tokens()), (2, &[9][..]));
         assert_eq!(trace.uses().filter(|&key| key == ExpertKey::new(1, 3)).count(), 2);
