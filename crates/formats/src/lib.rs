@@ -11,6 +11,7 @@ mod gguf;
 mod joined;
 mod names;
 mod quantization;
+mod quantize;
 mod safetensors;
 mod source;
 mod stored;
@@ -25,6 +26,7 @@ pub use gguf::{
 };
 pub use joined::JoinError;
 pub use quantization::QuantizationError;
+pub use quantize::{QUANTIZED, QuantizeError, quantize_row};
 pub use safetensors::{SafetensorsError, SafetensorsFault, SafetensorsFile, SafetensorsTensor};
 pub use source::{ByteSlice, Source};
 pub use tensor::{MAX_PARTS, MatrixLayout, MatrixRef, RowMap, Tensor};
