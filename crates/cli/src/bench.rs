@@ -21,7 +21,7 @@ use crate::terminal::{Bar, bytes};
     after_help = "Tests are named as llama-bench names them: pp512 reads a prompt of 512 tokens, tg128 generates 128, \
 @ d4096 after 4096\nothers. The tokens are random, the same in every run.\n\nThe ceilings are measured between the \
 runs, with the same threads: a plain read of memory, which bounds\ngeneration, and multiply-adds of 8-bit integers, \
-which bound prompts. Shares are given of the whole time, and\nof the time that linear products take alone.\n\n\
+which bound prompts. Shares are given of the whole time, and\nof the time that linear products take alone. Where experts are streamed, the disk is measured too, and the time\nis told as a multiple of the least: all that is not experts, then experts or the disk, whichever takes longer.\n\n\
 Example:\n  turbospark bench model.gguf --prompt 512 --generate 128 --depth 0,4096"
 )]
 pub struct BenchArgs {
@@ -215,6 +215,10 @@ impl Report<'_> {
 the time waited",
                     ""
                 )?;
+                if let (Some(disk), Some(over)) = (streamed.disk_gigabytes_per_second, streamed.time_to_bound)
+                {
+                    writeln!(out, "{:16} {over:.2} x the least time: the disk gives {disk:.2} GB/s", "")?;
+                }
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Measuring speed: prompts and generation of random tokens, and what the machine gives beside them.
 
+mod disk;
 mod summary;
 mod work;
 
@@ -12,6 +13,7 @@ use turbospark_program::{Batch, Outputs, SequenceId};
 pub use summary::{Rate, Statistic, StreamedShare, Summary, median};
 pub use work::{Amount, Work};
 
+use self::disk::Disk;
 use crate::engine::{Engine, EngineError, ExecutorKind};
 use crate::statistics::{Phase, PhaseStatistics};
 
@@ -81,6 +83,8 @@ pub struct Sample {
     pub read: Vec<f64>,
     /// Multiply-adds a second that the cores gave, likewise.
     pub multiply_adds: Vec<f64>,
+    /// Bytes of experts a second that the disk gave, likewise; empty if experts are not streamed past the page cache.
+    pub disk: Vec<f64>,
 }
 
 /// Tokens that are generated between two readings of what memory gives: machines drift within seconds.
@@ -93,6 +97,7 @@ const SLICE: usize = 16;
 pub struct Bench<'e> {
     engine: &'e mut Engine,
     ceilings: Option<Ceilings>,
+    disk: Option<Disk>,
     random: u32,
     logits: Vec<f32>,
 }
@@ -104,7 +109,8 @@ impl<'e> Bench<'e> {
             ExecutorKind::Cpu => Some(Ceilings::new(&engine.options().cpu).map_err(EngineError::Ceilings)?),
             ExecutorKind::Reference => None,
         };
-        Ok(Bench { engine, ceilings, random: 1, logits: Vec::new() })
+        let disk = Disk::find(engine);
+        Ok(Bench { engine, ceilings, disk, random: 1, logits: Vec::new() })
     }
 
     /// Warms up and runs `test` `repeat` times; `report` is called after each.
@@ -186,6 +192,7 @@ impl<'e> Bench<'e> {
             sample.read.push(ceilings.read());
             sample.multiply_adds.push(ceilings.multiply_adds());
         }
+        sample.disk.extend(self.disk.as_ref().and_then(Disk::rate));
     }
 
     /// Appends random tokens in chunks; logits are wanted of the last.

@@ -55,6 +55,11 @@ pub struct StreamedShare {
     pub gigabytes_read_per_second: f64,
     /// Bytes read for each token.
     pub bytes_read_per_token: f64,
+    /// Bytes of experts that the disk gave beside the same runs, in 10^9 a second; none if it was not measured.
+    pub disk_gigabytes_per_second: Option<f64>,
+    /// The time, divided by the least it could be: all that is not experts, and then experts or the disk, whichever
+    /// takes longer. Median of the samples; none as above.
+    pub time_to_bound: Option<f64>,
 }
 
 /// What the samples of a test come to.
@@ -122,11 +127,31 @@ fn streamed(test: &Test, samples: &[Sample]) -> Option<StreamedShare> {
         bytes += streamed.bytes_read;
         seconds += sample.time.as_secs_f64();
     }
+    let disk: Vec<f64> = samples.iter().flat_map(|sample| sample.disk.iter().copied()).collect();
+    let bounds: Option<Vec<f64>> = samples.iter().map(time_to_bound).collect();
     (asked > 0).then(|| StreamedShare {
+        disk_gigabytes_per_second: (!disk.is_empty()).then(|| median(disk) / 1e9),
+        time_to_bound: bounds.map(median),
         hit_rate: hits as f64 / asked as f64,
         gigabytes_read_per_second: bytes as f64 / seconds / 1e9,
         bytes_read_per_token: bytes as f64 / (test.tokens() * samples.len()) as f64,
     })
+}
+
+/// The time of a sample over the least that its misses and its computing allow.
+fn time_to_bound(sample: &Sample) -> Option<f64> {
+    let (timings, streamed) = (sample.timings?, sample.streamed?);
+    let disk = median(sample.disk.clone());
+    if disk <= 0.0 {
+        return None;
+    }
+    // What was read ahead in vain is no excuse.
+    let (needed, read) = (streamed.misses + streamed.hints_used, streamed.misses + streamed.hints_read);
+    let bytes = streamed.bytes_read as f64 * needed as f64 / read.max(1) as f64;
+    let time = sample.time.as_secs_f64();
+    let experts = timings.experts.as_secs_f64();
+    let rest = time - experts - timings.waiting.as_secs_f64();
+    Some(time / (rest + experts.max(bytes / disk)))
 }
 
 fn shares(samples: &[Sample]) -> Vec<(&'static str, f64)> {
@@ -172,6 +197,7 @@ mod tests {
                 bytes_read: 1_000_000,
                 ..Default::default()
             }),
+            disk: vec![4e7],
         };
         // A machine that halves its rate for a while leaves the share as it is.
         let samples = [sample(100, 2e8), sample(200, 1e8)];
@@ -185,6 +211,9 @@ mod tests {
         let streamed = summary.streamed.unwrap();
         assert_eq!((streamed.hit_rate, streamed.bytes_read_per_token), (0.75, 100_000.0));
         assert!((streamed.gigabytes_read_per_second - 2e6 / 0.3 / 1e9).abs() < 1e-9);
+        // The disk takes 25 ms for the bytes: a bound of 100 and 200 ms without waiting, 25 ms longer.
+        assert_eq!(streamed.disk_gigabytes_per_second, Some(0.04));
+        assert!((streamed.time_to_bound.unwrap() - (100.0 / 125.0 + 200.0 / 225.0) / 2.0).abs() < 1e-9);
         let summary = Summary::new(&Test::Prompt { tokens: 10, depth: 0 }, &work, &samples[..1]);
         assert_eq!(summary.whole, Rate { giga_per_second: 0.2, share: Some(0.2) });
     }
