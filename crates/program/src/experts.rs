@@ -111,6 +111,39 @@ pub trait ExpertPacker: Send + Sync {
 
     /// Writes the packed expert; `out` has [`ExpertPacker::bytes`] bytes and is aligned to 64.
     fn pack(&self, raw: &ExpertRef<'_>, out: &mut [u8]);
+
+    /// Packs rows while others are still being read; none if an expert is only packed as a whole.
+    fn by_rows(&self) -> Option<&dyn RowPacker> {
+        None
+    }
+}
+
+/// One of an expert's matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertPart {
+    /// [intermediate, hidden]
+    Gate,
+    /// [intermediate, hidden]
+    Up,
+    /// [hidden, intermediate]
+    Down,
+}
+
+/// Packs an expert piece by piece. When every row of its matrices was packed once, in whatever pieces, the bytes are
+/// those of [`ExpertPacker::pack`].
+pub trait RowPacker {
+    /// Rows that go together: a piece begins at a multiple of this, and ends at one or with the matrix.
+    fn grain(&self) -> usize;
+
+    /// Writes what the packed expert `out` holds of `rows`, the rows of `part` from `first` on.
+    fn pack_rows(
+        &self,
+        raw: &ExpertLayout,
+        part: ExpertPart,
+        first: usize,
+        rows: &MatrixRef<'_>,
+        out: &mut [u8],
+    );
 }
 
 /// Where routed experts come from.

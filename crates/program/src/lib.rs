@@ -24,8 +24,8 @@ pub use executor::{
     BestLogits, Executor, Limits, Logits, MemoryNeed, OutputError, Outputs, RoutedRows, StepError, TapRows,
 };
 pub use experts::{
-    ExpertError, ExpertLayout, ExpertMatrix, ExpertPacker, ExpertRef, ExpertRequest, ExpertSource, Lease,
-    LeasedBytes,
+    ExpertError, ExpertLayout, ExpertMatrix, ExpertPacker, ExpertPart, ExpertRef, ExpertRequest,
+    ExpertSource, Lease, LeasedBytes, RowPacker,
 };
 pub use op::{Activation, Attention, Experts, Multiplier, Op, Precision, Route, Routing};
 pub use pages::{PAGE_POSITIONS, PageCopy, PageId};

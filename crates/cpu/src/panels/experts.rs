@@ -1,8 +1,9 @@
 //! Experts as panels: gate, up and down in one region.
 
-use turbospark_formats::MatrixLayout;
-use turbospark_program::{ExpertLayout, ExpertPacker, ExpertRef};
+use turbospark_formats::{MatrixLayout, MatrixRef};
+use turbospark_program::{ExpertLayout, ExpertPacker, ExpertPart, ExpertRef, RowPacker};
 
+use super::LANES;
 use super::layout::{PANELS_ID, PanelLayout, PanelRef};
 use super::pack::pack_panels;
 use crate::isa::Isa;
@@ -67,6 +68,37 @@ impl ExpertPacker for PanelPacker {
             out[end..padding].fill(0);
         }
     }
+
+    fn by_rows(&self) -> Option<&dyn RowPacker> {
+        Some(self)
+    }
+}
+
+impl RowPacker for PanelPacker {
+    fn grain(&self) -> usize {
+        LANES
+    }
+
+    fn pack_rows(
+        &self,
+        raw: &ExpertLayout,
+        part: ExpertPart,
+        first: usize,
+        rows: &MatrixRef<'_>,
+        out: &mut [u8],
+    ) {
+        let region = Region::of([&raw.gate.layout, &raw.up.layout, &raw.down.layout])
+            .expect("expert matrices are whole blocks and fit in memory");
+        let (whole, start) = (region.layouts[part as usize], region.starts[part as usize]);
+        let layout = PanelLayout::of(rows.layout()).expect("rows of such a matrix are whole blocks");
+        assert!(first.is_multiple_of(LANES) && first + rows.rows() <= whole.rows());
+        let from = start + first / LANES * whole.panel_bytes();
+        let to = from + layout.bytes();
+        pack_panels(self.isa, rows, &layout, 0..layout.panels(), &mut out[from..to]);
+        if first + rows.rows() == whole.rows() {
+            out[to..to.next_multiple_of(ALIGNMENT)].fill(0);
+        }
+    }
 }
 
 /// The matrices of an expert that [`PanelPacker`] packed.
@@ -126,5 +158,23 @@ mod tests {
             assert_eq!(*found.layout(), layout);
             assert_eq!(found.bytes(), expected.panels().bytes());
         }
+        // The same bytes in pieces.
+        let mut pieces = vec![0xa5; region.len()];
+        for (part, matrix) in [ExpertPart::Gate, ExpertPart::Up, ExpertPart::Down].into_iter().zip(&matrices)
+        {
+            for first in (0..matrix.layout.rows).step_by(2 * LANES) {
+                let rows = first..(first + 2 * LANES).min(matrix.layout.rows);
+                let layout = MatrixLayout::plain(matrix.layout.format, rows.len(), matrix.layout.columns);
+                let bytes: Vec<u8> = rows.flat_map(|row| matrix.view().row_bytes(0, row).to_vec()).collect();
+                packer.pack_rows(
+                    &raw,
+                    part,
+                    first,
+                    &MatrixRef::new(&layout, &[&bytes]).unwrap(),
+                    &mut pieces,
+                );
+            }
+        }
+        assert!(pieces == region);
     }
 }

@@ -1,5 +1,6 @@
 //! Reading the bytes of experts from files, by position and past the page cache where the system can.
 
+mod arrivals;
 mod files;
 mod loader;
 mod measure;
@@ -66,16 +67,21 @@ pub struct ReadError {
 /// Reads pieces of files. Each reading thread has one of its own.
 pub trait Reader: Send {
     /// Reads once what each incomplete piece still needs, and raises its `filled` by what came, which may be less
-    /// than asked for, or nothing at the end of the file.
-    fn read(&mut self, pieces: &mut [Piece<'_>]) -> Result<(), ReadError>;
+    /// than asked for, or nothing at the end of the file. `arrived` is told the index of each piece that becomes
+    /// complete, as soon as it does.
+    fn read(&mut self, pieces: &mut [Piece<'_>], arrived: &mut dyn FnMut(usize)) -> Result<(), ReadError>;
 }
 
 /// Reads until every piece is complete.
-pub(crate) fn read_all(reader: &mut dyn Reader, pieces: &mut [Piece<'_>]) -> Result<(), ReadError> {
+pub(crate) fn read_all(
+    reader: &mut dyn Reader,
+    pieces: &mut [Piece<'_>],
+    arrived: &mut dyn FnMut(usize),
+) -> Result<(), ReadError> {
     loop {
         let Some(first) = pieces.iter().position(|piece| !piece.is_complete()) else { return Ok(()) };
         let before: usize = pieces.iter().map(|piece| piece.filled).sum();
-        reader.read(pieces)?;
+        reader.read(pieces, arrived)?;
         if pieces.iter().map(|piece| piece.filled).sum::<usize>() <= before {
             // Nothing came: this is where the file ends.
             let piece = &pieces[first];

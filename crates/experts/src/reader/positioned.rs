@@ -10,13 +10,16 @@ use super::{Piece, ReadError, Reader};
 pub struct Positioned;
 
 impl Reader for Positioned {
-    fn read(&mut self, pieces: &mut [Piece<'_>]) -> Result<(), ReadError> {
+    fn read(&mut self, pieces: &mut [Piece<'_>], arrived: &mut dyn FnMut(usize)) -> Result<(), ReadError> {
         for (index, piece) in pieces.iter_mut().enumerate() {
             let Some(file) = piece.file.handle().filter(|_| !piece.is_complete()) else { continue };
             let start = piece.resume();
             let came = read_at(file, &mut piece.buffer[start..], piece.offset + start as u64);
             let came = came.map_err(|error| ReadError { piece: index, error })?;
             piece.filled = piece.filled.max(start + came);
+            if piece.is_complete() {
+                arrived(index);
+            }
         }
         Ok(())
     }

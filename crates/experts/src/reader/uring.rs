@@ -10,7 +10,7 @@ use io_uring::{IoUring, opcode, types};
 use super::{Piece, ReadError, Reader};
 use crate::memory::Block;
 
-/// Pieces in flight at once; an expert has at most nine.
+/// Pieces in flight at once: an expert has at most nine slices, and long ones come in pieces.
 const ENTRIES: u32 = 16;
 
 /// Reads through a ring of its own.
@@ -97,15 +97,25 @@ impl Uring {
         unsafe { self.ring.submission().push(&entry.user_data(index as u64)) }.is_ok()
     }
 
-    /// Takes completions; how many.
-    fn reap(&mut self, pieces: &mut [Piece<'_>], failed: &mut Option<ReadError>) -> usize {
+    /// Takes completions; how many. Pieces that are complete are added to `complete`.
+    fn reap(
+        &mut self,
+        pieces: &mut [Piece<'_>],
+        complete: &mut Vec<usize>,
+        failed: &mut Option<ReadError>,
+    ) -> usize {
         let mut count = 0;
         for entry in self.ring.completion() {
             count += 1;
             let index = entry.user_data() as usize;
             let Some(piece) = pieces.get_mut(index) else { continue };
             match entry.result() {
-                n if n >= 0 => piece.filled = piece.filled.max(piece.resume() + n as usize),
+                n if n >= 0 => {
+                    piece.filled = piece.filled.max(piece.resume() + n as usize);
+                    if piece.is_complete() {
+                        complete.push(index);
+                    }
+                }
                 n if matches!(-n, libc::EINTR | libc::EAGAIN) => {
                     *failed = failed.take().or(Some(retry(index)));
                 }
@@ -121,9 +131,9 @@ fn retry(piece: usize) -> ReadError {
 }
 
 impl Reader for Uring {
-    fn read(&mut self, pieces: &mut [Piece<'_>]) -> Result<(), ReadError> {
+    fn read(&mut self, pieces: &mut [Piece<'_>], arrived: &mut dyn FnMut(usize)) -> Result<(), ReadError> {
         loop {
-            match self.read_once(pieces) {
+            match self.read_once(pieces, arrived) {
                 Err(failed) if failed.error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
@@ -132,23 +142,35 @@ impl Reader for Uring {
 }
 
 impl Uring {
-    fn read_once(&mut self, pieces: &mut [Piece<'_>]) -> Result<(), ReadError> {
+    fn read_once(
+        &mut self,
+        pieces: &mut [Piece<'_>],
+        arrived: &mut dyn FnMut(usize),
+    ) -> Result<(), ReadError> {
         if self.broken {
-            return super::Positioned.read(pieces);
+            return super::Positioned.read(pieces, arrived);
         }
         let mut failed = None;
-        let mut flying = 0;
-        for (index, piece) in pieces.iter_mut().enumerate() {
-            if piece.is_complete() || piece.file.handle().is_none() {
-                continue;
+        let mut complete = Vec::with_capacity(pieces.len());
+        let mut told = 0;
+        let (mut next, mut flying) = (0, 0);
+        loop {
+            while failed.is_none() && flying < ENTRIES as usize && next < pieces.len() {
+                let piece = &mut pieces[next];
+                if !piece.is_complete() && piece.file.handle().is_some() {
+                    if !self.push(next, piece) {
+                        break;
+                    }
+                    flying += 1;
+                }
+                next += 1;
             }
-            if !self.push(index, piece) {
-                break; // More pieces than entries: the next call reads the rest.
+            if flying == 0 {
+                break;
             }
-            flying += 1;
-        }
-        while flying > 0 {
-            match self.ring.submit_and_wait(1) {
+            // What is complete is worked on while the next pieces are on their way, which takes no waiting then.
+            let wait = usize::from(told == complete.len());
+            match self.ring.submit_and_wait(wait) {
                 Ok(_) => {}
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
@@ -159,14 +181,19 @@ impl Uring {
                     flying -= self.ring.submission().len().min(flying);
                     failed = Some(ReadError { piece: 0, error });
                     while flying > 0 {
-                        flying -= self.reap(pieces, &mut failed).min(flying);
+                        flying -= self.reap(pieces, &mut complete, &mut failed).min(flying);
                         std::thread::sleep(Duration::from_millis(1));
                     }
                     break;
                 }
             }
-            flying -= self.reap(pieces, &mut failed).min(flying);
+            if let Some(&index) = complete.get(told) {
+                arrived(index);
+                told += 1;
+            }
+            flying -= self.reap(pieces, &mut complete, &mut failed).min(flying);
         }
+        complete[told..].iter().for_each(|&index| arrived(index));
         failed.map_or(Ok(()), Err)
     }
 }

@@ -19,7 +19,7 @@ struct Faulty {
 }
 
 impl Reader for Faulty {
-    fn read(&mut self, pieces: &mut [Piece<'_>]) -> Result<(), ReadError> {
+    fn read(&mut self, pieces: &mut [Piece<'_>], arrived: &mut dyn FnMut(usize)) -> Result<(), ReadError> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let mut random = Random::new(self.seed ^ call.wrapping_mul(0x5851_F42D_4C95_7F2D));
         match random.below(12) {
@@ -37,7 +37,7 @@ impl Reader for Faulty {
                 _ => Ok(()), // The file ends here.
             };
         }
-        for piece in pieces.iter_mut().filter(|piece| !piece.is_complete()) {
+        for (index, piece) in pieces.iter_mut().enumerate().filter(|(_, piece)| !piece.is_complete()) {
             let start = piece.resume();
             let length = piece.buffer.len() - start;
             // At least beyond what has come, so that this is no end of the file.
@@ -46,8 +46,11 @@ impl Reader for Faulty {
             let (offset, need) = (piece.offset + start as u64, most.min(length));
             let buffer = &mut piece.buffer[start..start + need];
             let mut part = [Piece { file: piece.file, offset, buffer, need, filled: 0 }];
-            Positioned.read(&mut part)?;
+            Positioned.read(&mut part, &mut |_| {})?;
             piece.filled = piece.filled.max(start + part[0].filled);
+            if piece.is_complete() {
+                arrived(index);
+            }
         }
         Ok(())
     }
