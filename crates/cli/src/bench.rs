@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use turbospark_engine::bench::{Amount, Bench, Rate, Sample, Summary, Test, Work, median};
-use turbospark_engine::{Engine, EngineError, ExecutorKind, demo_source};
+use turbospark_engine::{Ceilings, Engine, EngineError, ExecutorKind, demo_source};
 use turbospark_formats::Checkpoint;
+use turbospark_program::Tap;
 
 use crate::error::CliError;
 use crate::options::{RunArgs, print_memory_line};
@@ -39,6 +40,9 @@ pub struct BenchArgs {
     /// Runs of each test
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     repeat: u16,
+    /// Capture the output of every layer at the last position of each step, to see what that costs
+    #[arg(long)]
+    capture: bool,
     /// Print one JSON object: results, ceilings
     #[arg(long)]
     json: bool,
@@ -90,6 +94,9 @@ impl BenchArgs {
         }
         options.context = tests.iter().map(Test::positions).max();
         let executor = options.executor;
+        if executor == ExecutorKind::Cpu {
+            options.beside = Ceilings::BYTES;
+        }
         let start = Instant::now();
         let mut engine = Engine::with_program(&checkpoint, program, options)?;
         let load = start.elapsed();
@@ -121,7 +128,12 @@ impl BenchArgs {
     }
 
     fn measure(&self, engine: &mut Engine, work: &Work, tests: Vec<Test>) -> Result<Vec<Measured>, CliError> {
+        let taps: Vec<Tap> = match self.capture {
+            true => (0..engine.program().layers()).map(Tap::LayerOutput).collect(),
+            false => Vec::new(),
+        };
         let mut bench = Bench::new(engine)?;
+        bench.capture(&taps)?;
         let repeat = usize::from(self.repeat);
         let measure = |test: Test| {
             let bar = Bar::counting(&test.to_string(), repeat);

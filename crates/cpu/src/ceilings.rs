@@ -28,6 +28,9 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
+    /// Bytes that measuring takes.
+    pub const BYTES: usize = MEMORY;
+
     /// Threads and 256 MiB of memory to measure with.
     pub fn new(options: &CpuOptions) -> std::io::Result<Ceilings> {
         Ceilings::within(options, MEMORY)

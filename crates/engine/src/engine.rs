@@ -26,6 +26,8 @@ pub struct OpenOptions {
     pub prefill_chunk: Option<usize>,
     /// Whether the logits of whole chunks are wanted, as evaluating and scoring do: memory is planned for them.
     pub all_logits: bool,
+    /// Bytes that the process takes beside the model; they count to its budget.
+    pub beside: usize,
     /// How much memory may be taken, and how routed experts use it.
     pub memory: MemoryOptions,
     /// What runs the program.
@@ -56,6 +58,7 @@ impl Default for OpenOptions {
             sequences: 1,
             prefill_chunk: None,
             all_logits: false,
+            beside: 0,
             memory: MemoryOptions::default(),
             executor: ExecutorKind::default(),
             cpu: CpuOptions::default(),

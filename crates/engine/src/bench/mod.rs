@@ -8,12 +8,13 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use turbospark_cpu::{Ceilings, Timings};
-use turbospark_program::{Batch, Outputs, SequenceId};
+use turbospark_program::{Batch, Outputs, SequenceId, Tap, TapRows};
 
 pub use summary::{Rate, Statistic, StreamedShare, Summary, median};
 pub use work::{Amount, Work};
 
 use self::disk::Disk;
+use crate::capture::tap_widths;
 use crate::engine::{Engine, EngineError, ExecutorKind};
 use crate::statistics::{Phase, PhaseStatistics};
 
@@ -100,6 +101,13 @@ pub struct Bench<'e> {
     disk: Option<Disk>,
     random: u32,
     logits: Vec<f32>,
+    taps: Vec<Captured>,
+}
+
+/// A tap that is read at the last position of every step.
+struct Captured {
+    tap: Tap,
+    row: Vec<f32>,
 }
 
 impl<'e> Bench<'e> {
@@ -110,7 +118,18 @@ impl<'e> Bench<'e> {
             ExecutorKind::Reference => None,
         };
         let disk = Disk::find(engine);
-        Ok(Bench { engine, ceilings, disk, random: 1, logits: Vec::new() })
+        Ok(Bench { engine, ceilings, disk, random: 1, logits: Vec::new(), taps: Vec::new() })
+    }
+
+    /// From now on the rows of `taps` are captured at the last position of every step, which the time includes.
+    ///
+    /// # Errors
+    /// A tap that the model does not have.
+    pub fn capture(&mut self, taps: &[Tap]) -> Result<(), EngineError> {
+        let widths = tap_widths(self.engine.program(), taps)?;
+        let captured = |(&tap, width)| Captured { tap, row: vec![0.0; width] };
+        self.taps = taps.iter().zip(widths).map(captured).collect();
+        Ok(())
     }
 
     /// Warms up and runs `test` `repeat` times; `report` is called after each.
@@ -210,7 +229,11 @@ impl<'e> Bench<'e> {
             self.engine.edit(&mut batch);
             batch.rows[count - 1].logits = left == 0;
             let logits = if left == 0 { &mut self.logits[..] } else { &mut [] };
-            self.engine.step(phase, &batch, Outputs::logits(logits))?;
+            batch.rows[count - 1].capture |= !self.taps.is_empty();
+            let taps =
+                self.taps.iter_mut().map(|captured| TapRows { tap: captured.tap, rows: &mut captured.row });
+            let outputs = Outputs { taps: taps.collect(), ..Outputs::logits(logits) };
+            self.engine.step(phase, &batch, outputs)?;
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl MemoryPlan {
             chunk: options.prefill_chunk.unwrap_or(CHUNK).max(1),
             need: MemoryNeed::default(),
             logits: 0,
-            process: PROCESS + TOKENIZER * program.vocabulary(),
+            process: PROCESS + TOKENIZER * program.vocabulary() + options.beside,
             placement: ExpertPlacement::None,
             experts: 0,
             expert_count: program.expert_layers().iter().map(|layer| layer.experts).sum(),
