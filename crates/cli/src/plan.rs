@@ -18,7 +18,7 @@ use crate::options::RunArgs;
 #[command(
     after_help = "Nothing of the weights is read but a few experts, to measure the disk; memory is measured as well, \
 a second in all.\nThe time of a token is that of reading what it needs: weights that every token needs from memory, \
-then the longer of\nits experts from memory and those it misses from disk. It is what the machine allows at best.\n\n\
+then the longer of\nits experts from memory and those it misses from disk. Attention and waiting for single reads come on top.\n\n\
 Examples:\n  turbospark plan model.gguf --memory 8GiB\n  turbospark experts trace model.gguf --text book.txt --out \
 book.routing\n  turbospark plan model.gguf --memory 8GiB --trace book.routing"
 )]
@@ -198,17 +198,21 @@ impl Told<'_> {
         let (estimate, rates) = (&self.estimate, &self.rates);
         let gigabytes = |rate: f64| rate / 1e9;
         writeln!(out, "\nmeasured now: memory {:.1} GB/s", gigabytes(rates.memory))?;
-        if let Some(disk) = rates.disk {
+        if let (Some(disk), Some(packed)) = (rates.disk, rates.packed) {
             let how = match disk.direct {
                 true => "past the page cache",
                 false => "through the page cache: this may be memory's rate",
             };
-            let rate = gigabytes(disk.bytes_per_second());
-            writeln!(out, "              experts from disk {rate:.2} GB/s ({}, {how})", disk.reader)?;
+            let rates = [disk, packed].map(|rate| gigabytes(rate.bytes_per_second()));
+            writeln!(
+                out,
+                "              experts from disk {:.2} GB/s ({}, {how}), {:.2} GB/s with packing them",
+                rates[0], disk.reader, rates[1]
+            )?;
         }
         let ms = |seconds: f64| seconds * 1e3;
-        write!(out, "estimated: {:.2} tokens/s at best: ", estimate.tokens_per_second)?;
-        write!(out, "{:.2} ms a token = {:.2} ms", ms(estimate.seconds), ms(estimate.shared_seconds))?;
+        write!(out, "estimated: {:.2} tokens/s: {:.2} ms", estimate.tokens_per_second, ms(estimate.seconds))?;
+        write!(out, " a token = {:.2} ms for weights", ms(estimate.shared_seconds))?;
         if self.planning.token().experts > 0 {
             let experts = ms(estimate.expert_seconds);
             match estimate.hit_rate {
@@ -271,6 +275,7 @@ impl Told<'_> {
         let disk = self.rates.disk.map(|disk| {
             json!({
                 "bytes_per_second": disk.bytes_per_second(),
+                "bytes_per_second_with_packing": self.rates.packed.map(|packed| packed.bytes_per_second()),
                 "reader": disk.reader.name(),
                 "direct": disk.direct,
                 "bytes": disk.bytes,

@@ -19,15 +19,16 @@ impl Planning<'_> {
         plan: &MemoryPlan,
         rates: &Rates,
     ) -> Result<Vec<(MemoryPlan, Estimate)>, EngineError> {
-        let mut plans = vec![plan.clone()];
+        let mut plans = Vec::new();
         if plan.expert_count > 0 && self.options.memory.residency != Residency::Resident {
             let budgets = self.steps()?;
-            for budget in budgets.into_iter().filter(|&budget| plan.budget != Some(budget)) {
+            for budget in budgets {
                 plans.push(self.with(Some(budget), self.options.memory.residency)?);
             }
         }
-        let least = |plan: &MemoryPlan| plan.budget.unwrap_or(u64::MAX);
-        plans.sort_by_key(|plan| (plan.total(), least(plan)));
+        plans.retain(|other| (other.total(), other.slots()) != (plan.total(), plan.slots()));
+        plans.push(plan.clone());
+        plans.sort_by_key(MemoryPlan::total);
         Ok(self.estimates(plans, rates))
     }
 

@@ -16,7 +16,7 @@ pub struct Estimate {
     pub shared_seconds: f64,
     /// Seconds of reading a token's experts from memory.
     pub expert_seconds: f64,
-    /// Seconds of reading what is missed from disk, while those of `expert_seconds` pass.
+    /// Seconds of reading what is missed from disk and packing it, while those of `expert_seconds` pass.
     pub disk_seconds: f64,
     /// Of a token: what every token needs, and the longer of the other two.
     pub seconds: f64,
@@ -31,7 +31,7 @@ impl Planning<'_> {
         let missed_bytes = hits.map_or(0.0, |hits| hits.missed_bytes);
         let shared_seconds = self.token.shared_bytes as f64 / rates.memory;
         let expert_seconds = self.token.expert_bytes as f64 / rates.memory;
-        let disk_seconds = rates.disk.map_or(0.0, |disk| missed_bytes / disk.bytes_per_second());
+        let disk_seconds = rates.packed.map_or(0.0, |disk| missed_bytes / disk.bytes_per_second());
         let seconds = shared_seconds + expert_seconds.max(disk_seconds);
         Estimate {
             hit_rate: hits.map(|hits| hits.rate),

@@ -20,7 +20,7 @@ mod hits;
 use std::time::Duration;
 
 use serde::Serialize;
-use turbospark_cpu::Ceilings;
+use turbospark_cpu::{Ceilings, PanelPacker};
 use turbospark_experts::reader::{DiskRate, disk_rate};
 use turbospark_experts::trace::Trace;
 use turbospark_experts::{ExpertTable, StreamOptions};
@@ -35,7 +35,7 @@ pub use estimate::Estimate;
 pub use hits::HitSource;
 
 /// What a disk is measured for; a slow one takes longer.
-const DISK_TIME: Duration = Duration::from_millis(600);
+const DISK_TIME: Duration = Duration::from_millis(400);
 /// Memory is measured in this much at most, and in less where the budget is small.
 const MEASURED: u64 = 256 << 20;
 
@@ -59,6 +59,8 @@ pub struct Rates {
     pub memory: f64,
     /// Of experts from their file; none for a model without any.
     pub disk: Option<DiskRate>,
+    /// The same, brought into the layout that the executor reads by the threads that read them.
+    pub packed: Option<DiskRate>,
 }
 
 /// A model that is planned for.
@@ -137,11 +139,14 @@ impl<'a> Planning<'a> {
         let memory = plan.budget.map_or(MEASURED, |budget| budget / 4).min(MEASURED) as usize;
         let ceilings = Ceilings::within(&self.options.cpu, memory);
         let memory = ceilings.map_err(EngineError::Ceilings)?.read();
+        if self.table.layers().is_empty() {
+            return Ok(Rates { memory, disk: None, packed: None });
+        }
         let reader = self.options.memory.reader.unwrap_or_default();
-        let disk = match self.table.layers().is_empty() {
-            true => None,
-            false => Some(disk_rate(&self.table, reader, StreamOptions::new(0).workers, DISK_TIME)?),
-        };
-        Ok(Rates { memory, disk })
+        let workers = StreamOptions::new(0).workers;
+        let disk = disk_rate(&self.table, reader, workers, None, DISK_TIME)?;
+        let packer = PanelPacker::new(self.options.cpu.isa);
+        let packed = disk_rate(&self.table, disk.reader, workers, Some(&packer), DISK_TIME)?;
+        Ok(Rates { memory, disk: Some(disk), packed: Some(packed) })
     }
 }

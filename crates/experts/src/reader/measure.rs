@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use turbospark_program::ExpertError;
+use turbospark_program::{ExpertError, ExpertPacker};
 
 use super::loader::read;
 use super::{Files, Positioned, Reader, ReaderKind};
@@ -32,10 +32,11 @@ pub(crate) fn fastest(files: &Files, table: &ExpertTable, threads: usize) -> Rea
     // The better of two samples each, from different parts of the model: others use the disk too.
     let [mut ringed, mut plain] = [0.0f64; 2];
     for part in [0, 2] {
-        let Some(rate) = rate(files, table, threads, part, &ring) else { return ReaderKind::Direct };
+        let Some(rate) = rate(files, table, threads, part, None, &ring) else { return ReaderKind::Direct };
         ringed = ringed.max(rate.bytes_per_second());
         plain = plain.max(
-            self::rate(files, table, threads, part + 1, &direct).map_or(0.0, |read| read.bytes_per_second()),
+            self::rate(files, table, threads, part + 1, None, &direct)
+                .map_or(0.0, |read| read.bytes_per_second()),
         );
     }
     if ringed * NOISE > plain { ReaderKind::Uring } else { ReaderKind::Direct }
@@ -72,7 +73,7 @@ impl DiskRate {
 }
 
 /// Reads experts of a model as streaming would, by `reader` and with `threads` threads, for about as long as `time`
-/// and at least a few tens of megabytes.
+/// and at least a few tens of megabytes; with a packer each thread packs what it has read before it reads on.
 ///
 /// # Errors
 /// Files that cannot be opened or read, a reader that the system does not have.
@@ -80,6 +81,7 @@ pub fn disk_rate(
     table: &ExpertTable,
     reader: ReaderKind,
     threads: usize,
+    packer: Option<&dyn ExpertPacker>,
     time: Duration,
 ) -> Result<DiskRate, ExpertError> {
     let threads = threads.max(1);
@@ -99,7 +101,7 @@ pub fn disk_rate(
     let mut total = DiskRate { reader, direct, bytes: 0, time: Duration::ZERO };
     for part in 0.. {
         // A small model has nothing in some of the parts.
-        let read = rate(&files, table, threads, part % 4, &|| reader.make(&[]).ok());
+        let read = rate(&files, table, threads, part % 4, packer, &|| reader.make(&[]).ok());
         total.bytes += read.as_ref().map_or(0, |read| read.bytes);
         total.time += read.as_ref().map_or(Duration::ZERO, |read| read.time);
         if read.is_none() || (part >= 3 && total.bytes == 0) {
@@ -131,6 +133,7 @@ fn rate(
     table: &ExpertTable,
     threads: usize,
     part: usize,
+    packer: Option<&dyn ExpertPacker>,
     make: &(dyn Fn() -> Option<Box<dyn Reader>> + Sync),
 ) -> Option<Read> {
     let keys = table.layers().iter().enumerate();
@@ -148,22 +151,34 @@ fn rate(
         sample.push(*key);
     }
     let largest = table.layers().iter().map(raw_bytes).max()?;
+    let packed = |packer: &dyn ExpertPacker| table.layers().iter().map(|l| packer.bytes(l.layout())).max();
+    let packed = packer.and_then(packed).unwrap_or(0);
     // Memory and readers first: they are made once for a run.
     let mut readers = Vec::new();
-    for block in Block::many(std::iter::repeat_n(largest, threads), PAGE).ok()? {
-        readers.push((make()?, block));
-    }
-    for (_, block) in &mut readers {
-        block.bytes_mut().iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+    let blocks = Block::many([largest, packed].into_iter().cycle().take(2 * threads), PAGE).ok()?;
+    let mut blocks = blocks.into_iter();
+    while let (Some(mut raw), Some(mut packed)) = (blocks.next(), blocks.next()) {
+        for block in [&mut raw, &mut packed] {
+            block.bytes_mut().iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        }
+        readers.push((make()?, raw, packed));
     }
     let share = sample.len().div_ceil(threads).max(1);
     let started = Instant::now();
     let complete = std::thread::scope(|scope| {
-        let run = |((mut reader, mut block), keys): ((Box<dyn Reader>, Block), &[ExpertKey])| {
+        type Own = (Box<dyn Reader>, Block, Block);
+        let run = |((mut reader, mut raw, mut packed), keys): (Own, &[ExpertKey])| {
             let keys = keys.to_vec();
-            scope.spawn(move || {
-                keys.iter().all(|&key| read(table, files, reader.as_mut(), key, &mut block).is_ok())
-            })
+            let mut one = move |&key: &ExpertKey| {
+                let ranges = read(table, files, reader.as_mut(), key, &mut raw).ok()?;
+                let Some(packer) = packer else { return Some(()) };
+                let layout = table.layers()[key.layer as usize].layout();
+                let slices: Vec<&[u8]> = ranges.into_iter().map(|range| &raw.bytes()[range]).collect();
+                let out = packed.bytes_mut().get_mut(..packer.bytes(layout))?;
+                packer.pack(&layout.matrices(&slices)?, out);
+                Some(())
+            };
+            scope.spawn(move || keys.iter().all(|key| one(key).is_some()))
         };
         let threads: Vec<_> = readers.into_iter().zip(sample.chunks(share)).map(run).collect();
         threads.into_iter().all(|thread| thread.join().is_ok_and(|complete| complete))
@@ -174,7 +189,7 @@ fn rate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::toy::Toy;
+    use crate::toy::{Join, Toy};
 
     #[test]
     fn what_is_read_has_a_rate() {
@@ -182,9 +197,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let on_disk = toy.on_disk(&directory.path().join("toy"));
         for table in [toy.in_memory(), on_disk, Toy::new(1, 1).in_memory()] {
-            let rate = disk_rate(&table, ReaderKind::Auto, 2, Duration::ZERO).unwrap();
-            assert!(rate.bytes > 0 && rate.bytes_per_second() > 0.0 && rate.reader != ReaderKind::Auto);
+            for packer in [None, Some(&Join as &dyn ExpertPacker)] {
+                let rate = disk_rate(&table, ReaderKind::Auto, 2, packer, Duration::ZERO).unwrap();
+                assert!(rate.bytes > 0 && rate.bytes_per_second() > 0.0 && rate.reader != ReaderKind::Auto);
+            }
         }
-        assert!(disk_rate(&ExpertTable::new(Vec::new()), ReaderKind::Auto, 2, Duration::ZERO).is_err());
+        let none = ExpertTable::new(Vec::new());
+        assert!(disk_rate(&none, ReaderKind::Auto, 2, None, Duration::ZERO).is_err());
     }
 }
