@@ -7,6 +7,9 @@ mod routes;
 
 use clap::Subcommand;
 
+pub use logits::read_tokens;
+pub use routes::record;
+
 use crate::error::CliError;
 
 /// Measure what a model computes

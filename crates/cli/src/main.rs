@@ -5,6 +5,7 @@ mod capture;
 mod chat;
 mod error;
 mod eval;
+mod experts;
 mod options;
 mod plan;
 mod printer;
@@ -41,6 +42,8 @@ enum Command {
     Bench(bench::BenchArgs),
     Capture(capture::CaptureArgs),
     #[command(subcommand)]
+    Experts(experts::ExpertsCommand),
+    #[command(subcommand)]
     Steer(steer::SteerCommand),
     #[command(subcommand)]
     Eval(eval::Eval),
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Plan(plan) => plan.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::Capture(capture) => capture.execute(),
+        Command::Experts(experts) => experts.execute(),
         Command::Steer(steer) => steer.execute(),
         Command::Eval(eval) => eval.execute(),
     };

@@ -184,7 +184,8 @@ impl RunArgs {
         self.open_for(path, OpenOptions { all_logits: true, ..self.open_options()? })
     }
 
-    fn open_for(&self, path: Option<&PathBuf>, options: OpenOptions) -> Result<Model, CliError> {
+    /// Opens it with options that a command has changed.
+    pub fn open_for(&self, path: Option<&PathBuf>, options: OpenOptions) -> Result<Model, CliError> {
         let model = match path {
             Some(path) => Model::open(path, options)?,
             None => Model::demo(options)?,

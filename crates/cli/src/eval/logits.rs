@@ -61,7 +61,8 @@ impl LogitsArgs {
     }
 }
 
-fn read_tokens(path: &Path) -> Result<Vec<u32>, CliError> {
+/// Reads a JSON list of token ids.
+pub fn read_tokens(path: &Path) -> Result<Vec<u32>, CliError> {
     let text = std::fs::read(path).map_err(|error| CliError::file(path, error))?;
     let tokens: Vec<u32> = serde_json::from_slice(&text)
         .map_err(|error| CliError::file(path, format!("expected a JSON list of token ids: {error}")))?;

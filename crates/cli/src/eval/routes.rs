@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use turbospark_engine::Keep;
 use turbospark_engine::routes::RouteStatistics;
+use turbospark_engine::{Keep, Model, Trace};
 use turbospark_text::Special;
 
 use crate::error::CliError;
@@ -42,15 +42,7 @@ impl RoutesArgs {
         if tokens.is_empty() {
             return Err(CliError::file(&self.text, "the text has no tokens"));
         }
-        model.engine.start_trace()?;
-        let window = model.engine.context();
-        let bar = Bar::counting("routing", tokens.len());
-        for (index, piece) in tokens.chunks(window).enumerate() {
-            model.engine.evaluate(piece, &Keep { logits: Some(0..0), ..Keep::default() })?;
-            bar.set(index * window + piece.len());
-        }
-        drop(bar);
-        let Some(trace) = model.engine.take_trace() else { return Ok(()) };
+        let Some(trace) = record(&mut model, &tokens)? else { return Ok(()) };
         let statistics = RouteStatistics::of(&trace, model.text().ok());
         if self.json {
             println!("{}", serde_json::to_string(&statistics).map_err(std::io::Error::from)?);
@@ -73,4 +65,18 @@ impl RoutesArgs {
         }
         Ok(())
     }
+}
+
+/// Records the routes of tokens, in windows of the context's length.
+pub fn record(model: &mut Model, tokens: &[u32]) -> Result<Option<Trace>, CliError> {
+    model.engine.start_trace()?;
+    let window = model.engine.context();
+    let bar = Bar::counting("routing", tokens.len());
+    let mut done = 0;
+    for piece in tokens.chunks(window) {
+        model.engine.evaluate(piece, &Keep { logits: Some(0..0), ..Keep::default() })?;
+        done += piece.len();
+        bar.set(done);
+    }
+    Ok(model.engine.take_trace())
 }

@@ -1,4 +1,10 @@
-//! What a model's routers do, counted.
+//! What a model's routers do, counted and plotted, and what pools would make of it.
+
+mod hits;
+mod plots;
+
+pub use hits::HitCurve;
+pub use plots::{Plot, plots};
 
 use std::collections::HashMap;
 
