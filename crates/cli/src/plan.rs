@@ -46,6 +46,8 @@ struct Told<'a> {
     estimate: Estimate,
     budgets: Vec<(MemoryPlan, Estimate)>,
     policy: &'static str,
+    /// Slots that were asked for, however large the budget.
+    slots: Option<usize>,
 }
 
 impl Plan {
@@ -81,6 +83,7 @@ impl Plan {
             plan,
             rates,
             policy,
+            slots: self.run.slots,
         };
         let out = &mut std::io::stdout().lock();
         match self.json {
@@ -240,8 +243,8 @@ impl Told<'_> {
             };
             // What is not needed of a budget is not what it takes.
             let bytes = match plan.slots() {
-                Some(_) => plan.budget.unwrap_or(plan.total() as u64),
-                None => plan.total() as u64,
+                Some(slots) if Some(slots) != self.slots => plan.budget.unwrap_or(plan.total() as u64),
+                _ => plan.total() as u64,
             };
             writeln!(
                 out,

@@ -8,7 +8,7 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 700.0;
-const TOP: f64 = 36.0;
+const TOP: f64 = 54.0;
 const BOTTOM: f64 = 312.0;
 /// Room for names of lines beside the chart.
 const LEGEND: f64 = 120.0;
@@ -167,7 +167,7 @@ impl Chart {
             // Few lines are named above the frame, more beside it.
             let (at, line) = match legend {
                 true => (RIGHT - LEGEND + 14.0, TOP + 10.0 + 18.0 * index as f64),
-                false => (right - 330.0 * (self.series.len() - 1 - index) as f64 - 300.0, TOP - 8.0),
+                false => (LEFT + 250.0 * index as f64, TOP - 12.0),
             };
             if self.series.len() > 1 {
                 canvas.put(format_args!(

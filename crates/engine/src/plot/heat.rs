@@ -80,7 +80,10 @@ impl HeatMap {
     /// The drawing; values are shares, shown as percent.
     pub fn svg(&self) -> String {
         let columns = self.rows.iter().map(|(_, values)| values.len()).max().unwrap_or(0).max(1);
-        let cell = ((560.0 / columns as f64).clamp(4.0, 24.0), if self.rows.len() > 40 { 8.0 } else { 14.0 });
+        let cell = (
+            (560.0 / columns as f64).clamp(4.0, 36.0),
+            (160.0 / self.rows.len().max(1) as f64).clamp(9.0, 24.0),
+        );
         let (right, bottom) = (LEFT + cell.0 * columns as f64, TOP + cell.1 * self.rows.len() as f64);
         let height = (bottom + 44.0).max(TOP + 14.0 * SHADES.len() as f64 + 60.0);
         let width = (right + LEGEND + 24.0).max(420.0);

@@ -151,7 +151,8 @@ fn co_occurrence(layers: &[LayerRouteStatistics]) -> String {
     let mut shares: Vec<f64> = shares.copied().filter(|share| share.is_finite()).collect();
     shares.sort_by(f64::total_cmp);
     let most = shares.get((shares.len() * 98 / 100).min(shares.len().saturating_sub(1))).copied();
-    let title = format!("Co-occurrence: the {PAIRED} most used experts of each layer, most used first");
+    let paired = tables.iter().map(|(_, rows)| rows.len()).max().unwrap_or(0);
+    let title = format!("Co-occurrence: the {paired} most used experts of each layer, most used first");
     let unit = "of the uses of a\nrow's expert, those\nthat use the\ncolumn's too\n(and more)";
     panels(&title, unit, &tables, most.unwrap_or(1.0).max(1e-9))
 }
