@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use turbospark_cpu::{Ceilings, PanelPacker};
-use turbospark_experts::reader::{DiskRate, disk_rate};
+use turbospark_experts::reader::{DiskRate, disk_rate, packed_rate};
 use turbospark_experts::trace::Trace;
 use turbospark_experts::{ExpertTable, StreamOptions};
 use turbospark_formats::Checkpoint;
@@ -144,9 +144,9 @@ impl<'a> Planning<'a> {
         }
         let reader = self.options.memory.reader.unwrap_or_default();
         let workers = StreamOptions::new(0).workers;
-        let disk = disk_rate(&self.table, reader, workers, None, DISK_TIME)?;
+        let disk = disk_rate(&self.table, reader, workers, DISK_TIME)?;
         let packer = PanelPacker::new(self.options.cpu.isa);
-        let packed = disk_rate(&self.table, disk.reader, workers, Some(&packer), DISK_TIME)?;
+        let packed = packed_rate(&self.table, disk.reader, workers, &packer, DISK_TIME)?;
         Ok(Rates { memory, disk: Some(disk), packed: Some(packed) })
     }
 }

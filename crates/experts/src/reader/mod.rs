@@ -13,7 +13,7 @@ use std::io;
 use std::str::FromStr;
 
 pub use files::OpenFile;
-pub use measure::{DiskRate, disk_rate};
+pub use measure::{DiskRate, disk_rate, packed_rate};
 pub use positioned::Positioned;
 #[cfg(target_os = "linux")]
 pub use uring::Uring;
