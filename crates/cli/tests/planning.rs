@@ -168,7 +168,7 @@ fn made_up_traces_are_replayed() {
         (&["--policy", "mru"][..], "static-set"),
         (&["--slots", "0"], "--slots 0"),
         (&["--slots", "33"], "1 to 32"),
-        (&["--cycles", "-1"], "error"),
+        (&["--cycles=-1"], "--cycles -1"),
         (&["--cycles", "nan"], "--cycles NaN"),
     ] {
         let error = refused(&[&["experts", "simulate", &skewed][..], options].concat());
