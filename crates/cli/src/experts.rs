@@ -11,7 +11,7 @@ use crate::error::CliError;
 /// Record which experts a model uses, report on it, and replay it through pools of any policy and size
 #[derive(Subcommand)]
 pub enum ExpertsCommand {
-    Trace(trace::TraceArgs),
+    Trace(Box<trace::TraceArgs>),
     Report(report::ReportArgs),
     Simulate(simulate::SimulateArgs),
 }

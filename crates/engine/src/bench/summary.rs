@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn shares_are_of_what_the_machine_gave_beside_the_same_sample() {
         let row = Amount { bytes: 1_000_000, multiply_adds: 2_000_000, float_multiply_adds: 0 };
-        let work = Work { row, head: Amount::default() };
+        let work = Work { row, ..Work::default() };
         let sample = |milliseconds, read| Sample {
             time: Duration::from_millis(milliseconds),
             timings: Some(Timings { linears: Duration::from_millis(milliseconds / 2), ..Timings::default() }),

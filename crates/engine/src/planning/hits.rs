@@ -1,7 +1,5 @@
 //! How often experts will be found in a slot.
 
-use std::borrow::Cow;
-
 use serde::Serialize;
 use turbospark_experts::PoolSizes;
 use turbospark_experts::trace::{Routing, SimulatedPool, Synthetic, Trace, simulate};
@@ -64,11 +62,11 @@ impl Planning<'_> {
     }
 
     /// The tokens that are simulated; none where no trace can be made up for the model.
-    fn routing(&self) -> Option<Cow<'_, Trace>> {
+    fn routing(&self) -> Option<Trace> {
         if let Some(trace) = &self.trace {
             let skip = trace.len().saturating_sub(self.most_tokens());
             // Generated tokens come one by one, however the trace was recorded.
-            return Some(Cow::Owned(trace.split(skip).1.one_by_one()));
+            return Some(trace.split(skip).1.one_by_one());
         }
         let layers = self.program.expert_layers();
         let (experts, k) = layers.first().map(|layer| (layer.experts, layer.k))?;
@@ -78,7 +76,7 @@ impl Planning<'_> {
         // Every expert has been asked for several times before counting begins.
         let tokens = (UNIFORM_ASKED / self.token.experts.max(1)).max(6 * experts / k.max(1));
         let made = Synthetic { layers: layers.len(), experts, k, ..Synthetic::new(Routing::Uniform, 1) };
-        Some(Cow::Owned(made.trace(tokens.min(self.most_tokens()).max(2))))
+        Some(made.trace(tokens.min(self.most_tokens()).max(2)))
     }
 
     /// Uniform routing finds what the pool holds of all experts.
