@@ -7,7 +7,9 @@ use clap::Args;
 use serde_json::{Value, json};
 use turbospark_engine::memory_limit::format_bytes;
 use turbospark_engine::planning::{Estimate, HitSource, Planning, Rates};
-use turbospark_engine::{ExecutorKind, ExpertPlacement, MemoryPlan, Trace, demo_source, model_kind};
+use turbospark_engine::{
+    CpuOptions, ExecutorKind, ExpertPlacement, MemoryPlan, Trace, demo_source, model_kind,
+};
 use turbospark_formats::Checkpoint;
 
 use crate::error::CliError;
@@ -46,6 +48,7 @@ struct Told<'a> {
     estimate: Estimate,
     budgets: Vec<(MemoryPlan, Estimate)>,
     policy: &'static str,
+    cpu: CpuOptions,
     /// Slots that were asked for, however large the budget.
     slots: Option<usize>,
 }
@@ -59,6 +62,7 @@ impl Plan {
             return Err(CliError::Usage(format!("{reason}: leave --executor out")));
         }
         let policy = options.memory.policy.unwrap_or_default().name();
+        let cpu = options.cpu;
         let checkpoint = match &self.model {
             Some(path) => Checkpoint::open(path)?,
             None => Checkpoint::from_gguf(demo_source())?,
@@ -83,6 +87,7 @@ impl Plan {
             plan,
             rates,
             policy,
+            cpu,
             slots: self.run.slots,
         };
         let out = &mut std::io::stdout().lock();
@@ -122,7 +127,8 @@ impl Told<'_> {
         if let Some(first) = layers.first() {
             write!(out, ", {} layers of {} experts, {} a token", layers.len(), first.experts, first.k)?;
         }
-        writeln!(out)?;
+        let CpuOptions { threads, isa, .. } = self.cpu;
+        writeln!(out, "\nexecutor cpu, threads {threads}, isa {isa}, kv {}", self.kv())?;
         self.write_memory(out)?;
         self.write_token(out)?;
         self.write_speed(out)?;
@@ -130,6 +136,10 @@ impl Told<'_> {
             self.write_budgets(out)?;
         }
         Ok(())
+    }
+
+    fn kv(&self) -> String {
+        format!("{:?}", self.cpu.kv).to_lowercase()
     }
 
     fn write_memory(&self, out: &mut impl Write) -> std::io::Result<()> {
@@ -292,6 +302,9 @@ impl Told<'_> {
         json!({
             "model": self.model,
             "kind": self.kind,
+            "threads": self.cpu.threads,
+            "isa": self.cpu.isa.to_string(),
+            "kv": self.kv(),
             "memory": memory(&self.plan),
             "token": self.planning.token(),
             "policy": self.estimate.hit_rate.map(|_| self.policy),
