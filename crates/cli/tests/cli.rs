@@ -240,9 +240,19 @@ fn tokens_go_there_and_back() {
 
 #[test]
 fn every_command_has_an_example() {
-    for command in
-        [&["run"][..], &["chat"], &["show"], &["tokenize"], &["eval", "logits"], &["eval", "perplexity"], &[]]
-    {
+    for command in [
+        &["run"][..],
+        &["chat"],
+        &["show"],
+        &["tokenize"],
+        &["plan"],
+        &["experts", "trace"],
+        &["experts", "report"],
+        &["experts", "simulate"],
+        &["eval", "logits"],
+        &["eval", "perplexity"],
+        &[],
+    ] {
         let help = text(&turbospark(&[command, &["--help"]].concat()).stdout);
         assert!(help.contains("Example"), "{command:?}: {help}");
     }
