@@ -156,8 +156,9 @@ fn made_up_traces_are_replayed() {
     done(&[&make[..], &[&again, "--seed", "1"]].concat());
     assert_eq!(std::fs::read(&skewed).unwrap(), std::fs::read(&again).unwrap());
 
-    let table = done(&["experts", "simulate", &skewed, "--policy", "lru,optimum", "--cycles", "0.5,1"]);
-    assert!(table.contains("lru") && table.contains("| skewed | 4 (0.5)        |   0.0 |"), "{table}");
+    let table = done(&["experts", "simulate", &skewed, "--policy", "lru", "--cycles", "0.5,1"]);
+    assert!(table.contains("lru | optimum |"), "{table}");
+    assert!(table.contains("| skewed | 4 (0.5)        |   0.0 |"), "{table}");
     let all = json(&["experts", "simulate", &skewed, "--slots", "8,32", "--json"]);
     let hits = &all["traces"][0]["hits"];
     assert_eq!(hits["slots"], serde_json::json!([8, 32]));

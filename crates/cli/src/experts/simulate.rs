@@ -24,7 +24,7 @@ pub struct SimulateArgs {
     /// Traces, as experts trace, run --router-trace and capture --router-trace write them
     #[arg(required = true)]
     trace: Vec<PathBuf>,
-    /// Policies, or all: lru, per-layer-lru, lfu-ageing, least-stale, forecast, static-set, optimum
+    /// Policies, or all: lru, per-layer-lru, lfu-ageing, least-stale, forecast, static-set; optimum stands beside
     #[arg(long, value_name = "NAME,..|all", value_delimiter = ',', default_value = "all")]
     policy: Vec<String>,
     /// Sizes of the pool in slots
@@ -104,7 +104,13 @@ impl SimulateArgs {
             return Ok(Contender::all());
         }
         let usage = |error| CliError::Usage(format!("--policy: {error}, or all"));
-        self.policy.iter().map(|name| name.parse().map_err(usage)).collect()
+        let given: Result<Vec<Contender>, CliError> =
+            self.policy.iter().map(|name| name.parse().map_err(usage)).collect();
+        // What could be had at all always stands beside.
+        let mut given = given?;
+        given.retain(|&contender| contender != Contender::Optimum);
+        given.push(Contender::Optimum);
+        Ok(given)
     }
 
     fn sizes(&self, path: &Path, trace: &Trace) -> Result<Vec<usize>, CliError> {
