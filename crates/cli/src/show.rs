@@ -1,12 +1,15 @@
 //! `turbospark show`: what a checkpoint is, without running it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
+use turbospark_engine::{ExecutorKind, Isa, OpenOptions, WeightUse, weight_uses};
+use turbospark_families::Model;
 use turbospark_formats::{Checkpoint, Tensor};
 use turbospark_program::Weights;
 
@@ -20,7 +23,7 @@ use crate::terminal::bytes;
 pub struct Show {
     /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
     model: Option<PathBuf>,
-    /// List every tensor: name, shape, format, size
+    /// List every tensor: name, shape, format, size, and the kernel or whatever else reads it
     #[arg(long)]
     tensors: bool,
     /// Print the program, one line an op
@@ -67,22 +70,27 @@ impl Show {
             Some(path) => Checkpoint::open(path)?,
             None => Checkpoint::from_gguf(turbospark_engine::demo_source())?,
         };
-        let options = self.run.open_options()?.family;
-        let model = turbospark_families::build(&checkpoint, &options)
+        let options = self.run.open_options()?;
+        let model = turbospark_families::build(&checkpoint, &options.family)
             .map_err(turbospark_engine::EngineError::from)?;
         Weights::bind(&model.program, &checkpoint).map_err(turbospark_engine::EngineError::from)?;
         let summary = Summary::new(&checkpoint, &model);
         let out = &mut std::io::stdout().lock();
+        let readers = Readers::new(&checkpoint, &model, &options);
         if self.json {
-            return self.write_json(out, &checkpoint, &model, &summary);
+            return self.write_json(out, &checkpoint, &model, &summary, &readers);
         }
         summary.write(out)?;
         if self.tensors {
+            let line = |out: &mut dyn Write, [name, shape, format, size, reader]: [&str; 5]| {
+                writeln!(out, "{name:60} {shape:24} {format:22} {size:>10}  {reader}")
+            };
             writeln!(out)?;
+            line(out, ["tensor", "shape", "format", "size", &readers.to_string()])?;
             for (name, tensor) in checkpoint.tensors() {
                 let shape = format!("{:?}", tensor.shape());
                 let (format, size) = (tensor.layout().format.to_string(), bytes(tensor.bytes()));
-                writeln!(out, "{name:60} {shape:24} {format:22} {size:>10}")?;
+                line(out, [name, &shape, &format, &size, &readers.of(name).join(", ")])?;
             }
         }
         if self.program {
@@ -95,12 +103,23 @@ impl Show {
         &self,
         out: &mut impl Write,
         checkpoint: &Checkpoint,
-        model: &turbospark_families::Model,
+        model: &Model,
         summary: &Summary,
+        readers: &Readers,
     ) -> Result<(), CliError> {
         let mut value = serde_json::to_value(summary).map_err(std::io::Error::from)?;
         if self.tensors {
-            let tensor = |(name, t): (&str, &Tensor)| json!({"name": name, "shape": t.shape(), "format": t.layout().format.to_string(), "bytes": t.bytes()});
+            let tensor = |(name, t): (&str, &Tensor)| {
+                json!({
+                    "name": name,
+                    "shape": t.shape(),
+                    "format": t.layout().format.to_string(),
+                    "bytes": t.bytes(),
+                    "read_as": readers.of(name),
+                })
+            };
+            value["executor"] = readers.executor().into();
+            value["isa"] = readers.isa.map(|isa| isa.to_string()).into();
             value["tensors"] = checkpoint.tensors().map(tensor).collect();
         }
         if self.program {
@@ -113,8 +132,48 @@ impl Show {
     }
 }
 
+/// How the chosen executor reads each tensor.
+struct Readers {
+    /// Of the CPU executor's kernels; none for the reference, which widens every weight where it uses it.
+    isa: Option<Isa>,
+    uses: BTreeMap<String, Vec<WeightUse>>,
+}
+
+impl Readers {
+    fn new(checkpoint: &Checkpoint, model: &Model, options: &OpenOptions) -> Readers {
+        let isa = match options.executor {
+            ExecutorKind::Cpu => Some(options.cpu.isa),
+            ExecutorKind::Reference => None,
+        };
+        Readers { isa, uses: weight_uses(&model.program, checkpoint) }
+    }
+
+    fn executor(&self) -> &'static str {
+        if self.isa.is_some() { "cpu" } else { "reference" }
+    }
+
+    /// What the ops read the tensor as, empty if none does.
+    fn of(&self, tensor: &str) -> Vec<String> {
+        let uses = self.uses.get(tensor).map_or(&[][..], Vec::as_slice);
+        match self.isa {
+            Some(_) => uses.iter().map(WeightUse::to_string).collect(),
+            None if uses.is_empty() => vec![],
+            None => vec!["f32 loops".to_owned()],
+        }
+    }
+}
+
+impl fmt::Display for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.isa {
+            Some(isa) => write!(f, "read as (kernels: {isa})"),
+            None => f.write_str("read as (reference executor)"),
+        }
+    }
+}
+
 impl Summary {
-    fn new(checkpoint: &Checkpoint, model: &turbospark_families::Model) -> Summary {
+    fn new(checkpoint: &Checkpoint, model: &Model) -> Summary {
         let mut formats: BTreeMap<String, FormatShare> = BTreeMap::new();
         let experts = model.program.expert_layers().iter().flat_map(|l| [&l.gate, &l.up, &l.down]);
         let expert_bytes = experts.filter_map(|name| checkpoint.get(name)).map(Tensor::bytes).sum();

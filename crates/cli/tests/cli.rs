@@ -166,6 +166,37 @@ fn show_describes_a_checkpoint() {
 }
 
 #[test]
+fn show_says_which_kernel_a_tensor_takes() {
+    let shown = json(&turbospark(&["show", &demo(), "--tensors", "--json", "--isa", "scalar"]));
+    assert_eq!((&shown["executor"], &shown["isa"]), (&"cpu".into(), &"scalar".into()));
+    let read_as = |shown: &serde_json::Value, name: &str| {
+        let tensors = shown["tensors"].as_array().unwrap();
+        tensors.iter().find(|t| t["name"] == name).unwrap_or_else(|| panic!("no {name}"))["read_as"].clone()
+    };
+    for (name, expected) in [
+        ("model.layers.5.mlp.experts.down_proj.weight", "expert panels Mxfp4"),
+        ("model.layers.5.mlp.experts.down_proj.bias", "vector F32"),
+        ("model.layers.0.mlp.router.weight", "panels dense F32"),
+        ("model.layers.0.self_attn.q_proj.weight", "panels Q8_0"),
+        ("model.layers.0.self_attn.sinks", "vector F32"),
+        ("model.norm.weight", "vector F32"),
+    ] {
+        assert_eq!(read_as(&shown, name), serde_json::json!([expected]), "{name}");
+    }
+    let tensors = shown["tensors"].as_array().unwrap();
+    assert!(tensors.iter().all(|t| !t["read_as"].as_array().unwrap().is_empty()), "{tensors:?}");
+    // An embedding that is the head too: read by row, and packed.
+    let tied = root("tests/fixtures/gemma3_4b/gguf-q8_0.gguf").display().to_string();
+    let tied = json(&turbospark(&["show", &tied, "--tensors", "--json"]));
+    assert_eq!(read_as(&tied, "model.embed_tokens.weight"), serde_json::json!(["rows Q8_0", "panels Q8_0"]));
+    let table = turbospark(&["show", &demo(), "--tensors", "--isa", "scalar"]);
+    let table = text(&table.stdout);
+    assert!(table.contains("read as (kernels: scalar)") && table.contains("expert panels Mxfp4"), "{table}");
+    let shown = json(&turbospark(&["show", &demo(), "--tensors", "--json", "--executor", "reference"]));
+    assert_eq!(read_as(&shown, "model.norm.weight"), serde_json::json!(["f32 loops"]));
+}
+
+#[test]
 fn logits_and_taps_come_as_safetensors() {
     let folder = tempfile::tempdir().unwrap();
     let (ids, out) = (folder.path().join("ids.json"), folder.path().join("out.safetensors"));

@@ -26,6 +26,7 @@ mod rows;
 mod testing;
 mod timings;
 mod topology;
+mod uses;
 mod vector;
 
 pub use activations::{Activations, Form, TILE, TileMut};
@@ -42,3 +43,4 @@ pub use panels::{
 pub use probe::Probe;
 pub use timings::Timings;
 pub use topology::default_threads;
+pub use uses::{WeightUse, weight_uses};

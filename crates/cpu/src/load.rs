@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use turbospark_formats::{ByteSlice, Checkpoint, RowMap, Tensor};
-use turbospark_program::{Multiplier, Op, Precision, Program, Weight, Weights};
+use turbospark_program::{Op, Precision, Program, Weight, Weights};
 
 use crate::error::OpenError;
 use crate::isa::Isa;
 use crate::panels::{PackedMatrix, PanelKind, PanelLayout, pack_panels};
 use crate::pool::Pool;
 use crate::registers::Shared;
+use crate::uses;
 
 /// Bytes that are packed before the mapped pages they came from are let go.
 const PIECE: usize = 32 << 20;
@@ -58,10 +59,8 @@ fn matrices(program: &Program, tensors: &Weights) -> Result<(Vec<Wanted>, Vec<Op
             continue;
         }
         let matrix = tensors.get(weight).layout();
-        let layout = match precision {
-            Precision::Block => PanelLayout::of(matrix),
-            Precision::Full => PanelLayout::of_full(matrix),
-        };
+        let kind = uses::panels(matrix.format, precision);
+        let layout = PanelLayout::new(kind, matrix.rows, matrix.columns);
         let layout = layout.ok_or_else(|| OpenError::Columns {
             name: program.weights()[weight.index()].name.clone(),
             columns: matrix.columns,
@@ -76,17 +75,7 @@ fn matrices(program: &Program, tensors: &Weights) -> Result<(Vec<Wanted>, Vec<Op
 
 /// Weights that are kept as f32 vectors.
 fn vectors(program: &Program) -> impl Iterator<Item = Weight> {
-    program.ops().iter().flat_map(|op| {
-        let (a, b, c) = match op {
-            Op::Linear { bias, .. } => (*bias, None, None),
-            Op::Mul { by: Multiplier::Weight(weight), .. } => (Some(*weight), None, None),
-            Op::Attention { attention, .. } => (attention.sinks, None, None),
-            Op::Route { routing, .. } => (routing.expert_scale, None, None),
-            Op::Experts { experts: e, .. } => (e.gate_bias, e.up_bias, e.down_bias),
-            _ => (None, None, None),
-        };
-        [a, b, c].into_iter().flatten()
-    })
+    program.ops().iter().flat_map(uses::vectors)
 }
 
 /// Bytes that [`Loaded`] will take.

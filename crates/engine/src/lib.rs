@@ -54,6 +54,6 @@ pub use memory::{
 pub use model::{Model, model_kind};
 pub use score::Likelihood;
 pub use statistics::{PhaseStatistics, RunStatistics};
-pub use turbospark_cpu::{Ceilings, CpuOptions, Isa, KvFormat};
+pub use turbospark_cpu::{Ceilings, CpuOptions, Isa, KvFormat, WeightUse, weight_uses};
 pub use turbospark_experts::trace::Trace;
 pub use turbospark_experts::{Prefetch, Statistics, StreamedExperts, memory_limit, policy, reader};
