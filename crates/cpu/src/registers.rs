@@ -137,8 +137,8 @@ impl Registers {
 
     /// All registers, row by row, for threads that divide the rows.
     pub fn by_row(&mut self) -> ByRow<'_> {
-        let buffers = self.buffers.as_mut_ptr();
-        ByRow { slots: &self.slots, buffers, rows: self.rows, memory: PhantomData }
+        let (buffers, count) = (self.buffers.as_mut_ptr(), self.buffers.len());
+        ByRow { slots: &self.slots, buffers, count, rows: self.rows, memory: PhantomData }
     }
 }
 
@@ -146,6 +146,8 @@ impl Registers {
 pub(crate) struct ByRow<'a> {
     slots: &'a [Slot],
     buffers: *mut Vec<f32>,
+    /// How many there are.
+    count: usize,
     rows: [usize; 2],
     memory: PhantomData<&'a mut [Vec<f32>]>,
 }
@@ -157,8 +159,14 @@ impl ByRow<'_> {
     fn start(&self, reg: Reg, row: usize) -> (*mut f32, usize) {
         let slot = self.slots[reg.index()];
         assert!(row < self.rows[usize::from(slot.wanted)]);
-        // SAFETY: slots name buffers that exist; only the vector's pointer is read, nobody changes the vectors.
-        let start = unsafe { (*self.buffers.add(slot.buffer)).as_mut_ptr() };
+        debug_assert!(slot.buffer < self.count);
+        // SAFETY: slots name buffers that exist; only the vector's pointer and length are read, nobody changes the
+        // vectors.
+        let (start, len) = unsafe {
+            let buffer = self.buffers.add(slot.buffer);
+            ((*buffer).as_mut_ptr(), (*buffer).len())
+        };
+        debug_assert!((row + 1) * slot.width <= len);
         // SAFETY: `Registers::begin` made room for all rows.
         (unsafe { start.add(row * slot.width) }, slot.width)
     }

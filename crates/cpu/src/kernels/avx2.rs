@@ -361,6 +361,7 @@ fn tile<K: Spec>(task: &Task<'_>, out: &mut Results) {
 fn store<const R: usize>(acc: &[[__m256; R]; 2], row: usize, out: &mut Results) {
     for (part, acc) in acc.iter().enumerate() {
         for (acc, out) in acc.iter().zip(&mut out[0][row..]) {
+            debug_assert!(8 * part + 8 <= out.len());
             // SAFETY: a row of results is 16 floats, and `part` is 0 or 1.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(8 * part), *acc) };
         }

@@ -310,6 +310,7 @@ fn tile<K: Spec>(task: &Task<'_>, out: &mut Results) {
 fn store<const R: usize>(acc: &[[float32x4_t; R]; PARTS], row: usize, out: &mut Results) {
     for (part, acc) in acc.iter().enumerate() {
         for (acc, out) in acc.iter().zip(&mut out[0][row..]) {
+            debug_assert!(4 * part + 4 <= out.len());
             // SAFETY: a row of results is 16 floats, and there are four parts.
             unsafe { vst1q_f32(out.as_mut_ptr().add(4 * part), *acc) };
         }
