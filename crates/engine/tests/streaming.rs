@@ -89,26 +89,37 @@ fn four(engine: &mut Engine) -> Vec<(usize, u32, u32)> {
     chosen
 }
 
-/// A way to stream.
-fn streams(engine: &Engine) -> Vec<MemoryOptions> {
+/// Pools from the smallest legal one to four token cycles, or to all experts if they are fewer.
+fn pools(engine: &Engine) -> [usize; 4] {
     let layers = engine.program().expert_layers();
     let cycle: usize = layers.iter().map(|layer| layer.k).sum();
     let all: usize = layers.iter().map(|layer| layer.experts).sum();
+    [1, cycle, cycle * 13 / 10, 4 * cycle].map(|slots| slots.min(all))
+}
+
+/// Ways to stream: what the options choose by themselves, then every pair of pool, policy, reader and prefetch
+/// somewhere; with `TURBOSPARK_SWEEP=1` every combination.
+fn streams(engine: &Engine) -> Vec<MemoryOptions> {
     let base = MemoryOptions { residency: Residency::Stream, ..MemoryOptions::default() };
-    let mut ways = Vec::new();
-    for (index, policy) in PolicyKind::ONLINE.into_iter().enumerate() {
-        let slots = [None, Some(cycle), Some(cycle * 13 / 10), Some(4 * cycle), Some(3)][index];
-        let prefetch = [Prefetch::On, Prefetch::Off, Prefetch::Auto][index % 3];
-        let (policy, prefetch) = (Some(policy), Some(prefetch));
-        ways.push(MemoryOptions { slots: slots.map(|n| n.min(all)), policy, prefetch, ..base });
-    }
     let mut readers = vec![ReaderKind::Auto, ReaderKind::Direct, ReaderKind::Buffered];
     if cfg!(target_os = "linux") {
         readers.push(ReaderKind::Uring);
     }
-    for (index, reader) in readers.into_iter().enumerate() {
-        let prefetch = Some([Prefetch::On, Prefetch::Off][index % 2]);
-        ways.push(MemoryOptions { slots: Some(2), reader: Some(reader), prefetch, ..base });
+    let hints = [Prefetch::On, Prefetch::Off];
+    let sweep = std::env::var_os("TURBOSPARK_SWEEP").is_some();
+    let mut ways = vec![base];
+    for (p, slots) in pools(engine).into_iter().enumerate() {
+        for (q, policy) in PolicyKind::ONLINE.into_iter().enumerate() {
+            for (r, reader) in readers.iter().enumerate() {
+                for (h, prefetch) in hints.iter().enumerate() {
+                    if sweep || r == (p + q) % readers.len() && h == (p + q / 2) % 2 {
+                        let (policy, reader) = (Some(policy), Some(*reader));
+                        let (slots, prefetch) = (Some(slots), Some(*prefetch));
+                        ways.push(MemoryOptions { slots, policy, reader, prefetch, ..base });
+                    }
+                }
+            }
+        }
     }
     ways
 }
@@ -120,14 +131,23 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
         let mut plain = engine(&checkpoint, resident());
         assert!(plain.streamed().is_none());
         let (expected, together) = (logits(&mut plain), four(&mut plain));
+        let cycle = pools(&plain)[1];
         for memory in streams(&plain) {
             let mut streamed = engine(&checkpoint, memory);
+            assert_eq!(memory.slots.or(streamed.memory().slots()), streamed.memory().slots());
             assert!(streamed.streamed().is_some());
             assert!(logits(&mut streamed) == expected, "{name}: {memory:?}");
             assert!(four(&mut streamed) == together, "{name}: {memory:?}, four sequences");
             let statistics = streamed.take_statistics();
             assert!(statistics.prefill.misses > 0 && statistics.prefill.bytes_read > 0, "{name}: {memory:?}");
-            assert_eq!(memory.prefetch == Some(Prefetch::Off), statistics.decode.hinted == 0, "{name}");
+            let hinted = statistics.decode.hinted;
+            match memory.prefetch {
+                Some(Prefetch::Off) => assert_eq!(hinted, 0, "{name}: {memory:?}"),
+                _ if memory.slots.is_none_or(|slots| slots >= cycle) => {
+                    assert!(hinted > 0, "{name}: {memory:?}");
+                }
+                _ => {}
+            }
         }
     }
 }
