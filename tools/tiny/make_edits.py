@@ -19,7 +19,10 @@ from checkpoints import read_folder, read_safetensors
 from safetensors.numpy import save_file
 from spec_forward import Net
 
-MODELS = ("llama3", "gpt_oss", "gemma3", "gemma4_moe", "qwen3_moe", "mixtral")
+MODELS = (
+    "llama3", "tinyllama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "gemma3", "gemma3_4b", "gemma3_27b",
+    "gemma4_dense", "gemma4_e2b", "gemma4_e4b", "gemma4_moe",
+)
 ROWS = 4
 # name: kind, strength, target, gate on the projection on the unit direction
 CASES = {

@@ -1,34 +1,14 @@
 //! Captured rows against goldens, against each other and against plain runs; and the file they are written to.
 
-use std::path::{Path, PathBuf};
+mod support;
 
 use safetensors::SafeTensors;
+use support::{MODELS, floats, folder, open, streamed};
 use turbospark_engine::capture::{
     CaptureError, CaptureFile, CaptureHeader, CapturedPrompt, Positions, TapKind,
 };
 use turbospark_engine::{CpuOptions, Engine, EngineError, ExecutorKind, Keep, OpenOptions};
-use turbospark_formats::Checkpoint;
 use turbospark_program::Tap;
-
-const MODELS: [&str; 5] = ["llama3", "gpt_oss", "gemma3", "gemma4_moe", "qwen3_moe"];
-
-fn folder(model: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/{model}/hf"))
-}
-
-fn floats(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
-    let tensor = file.tensor(name).unwrap();
-    tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-}
-
-fn open(model: &str, options: OpenOptions) -> (Engine, Vec<u32>) {
-    let engine = Engine::new(&Checkpoint::open(&folder(model)).unwrap(), options).unwrap();
-    let golden = std::fs::read(folder(model).join("golden.safetensors")).unwrap();
-    let golden = SafeTensors::deserialize(&golden).unwrap();
-    let ids = golden.tensor("input_ids").unwrap();
-    let ids = ids.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect();
-    (engine, ids)
-}
 
 fn cpu(threads: usize, prefill_chunk: usize) -> OpenOptions {
     OpenOptions {
@@ -40,6 +20,13 @@ fn cpu(threads: usize, prefill_chunk: usize) -> OpenOptions {
 
 fn layers(engine: &Engine) -> Vec<Tap> {
     TapKind::LayerOutput.over(&(0..=engine.program().layers() - 1))
+}
+
+/// Every tap that the model has.
+fn every_tap(engine: &Engine) -> Vec<Tap> {
+    let kinds = TapKind::ALL.iter();
+    let taps = kinds.flat_map(|kind| kind.over(&(0..=engine.program().layers() - 1)));
+    taps.filter(|tap| engine.program().tap_width(*tap).is_some()).collect()
 }
 
 fn rows(engine: &mut Engine, ids: &[u32], taps: &[Tap], positions: Positions) -> Vec<(usize, Vec<f32>)> {
@@ -73,27 +60,33 @@ fn rows_are_those_of_the_golden() {
 }
 
 #[test]
-fn rows_are_the_same_bits_whatever_chunk_threads_and_positions() {
+fn rows_are_the_same_bits_whatever_chunk_threads_slots_and_positions() {
     for model in MODELS {
         let (mut engine, ids) = open(model, cpu(1, 128));
-        let taps = layers(&engine);
+        let taps = every_tap(&engine);
+        let widths: Vec<usize> =
+            taps.iter().map(|tap| engine.program().tap_width(*tap).expect("a tap of the model")).collect();
         let plain = engine.evaluate(&ids, &Keep::default()).unwrap().logits;
         let all = rows(&mut engine, &ids, &taps, Positions::All);
         assert_eq!(all.len(), ids.len());
         let kept = engine.evaluate(&ids, &Keep { taps: taps.clone(), ..Keep::default() }).unwrap();
         assert!(kept.logits == plain, "{model}: capturing changes logits");
-        let width = engine.program().hidden();
         for (position, row) in &all {
+            let kept = kept.taps.iter().zip(&widths);
             let expected =
-                kept.taps.iter().flat_map(|(_, rows)| &rows[position * width..(position + 1) * width]);
+                kept.flat_map(|((_, rows), width)| &rows[position * width..(position + 1) * width]);
             assert!(row.iter().eq(expected), "{model}: position {position} is not that of evaluate");
         }
-        for (threads, chunk) in [(2, 128), (1, 1), (2, 5)] {
-            let (mut engine, _) = open(model, cpu(threads, chunk));
-            assert!(rows(&mut engine, &ids, &taps, Positions::All) == all, "{model}: {threads} {chunk}");
+        let mut ways = vec![cpu(2, 128), cpu(1, 1), cpu(2, 5)];
+        ways.extend(streamed(&engine, &cpu(2, 16)));
+        for options in ways {
+            let (mut engine, _) = open(model, options.clone());
+            let what = format!("{model}: {:?} {:?}", options.prefill_chunk, options.memory);
+            assert_eq!(engine.streamed().is_some(), options.memory.slots.is_some(), "{what}");
+            assert!(rows(&mut engine, &ids, &taps, Positions::All) == all, "{what}");
             let last = rows(&mut engine, &ids, &taps, Positions::Last);
-            assert!(last == all[ids.len() - 1..], "{model}: {threads} {chunk}");
-            assert!(rows(&mut engine, &ids, &taps, Positions::At(3)) == all[3..4], "{model}");
+            assert!(last == all[ids.len() - 1..], "{what}");
+            assert!(rows(&mut engine, &ids, &taps, Positions::At(3)) == all[3..4], "{what}");
             assert_eq!(engine.evaluate(&ids, &Keep::default()).unwrap().logits, plain);
         }
     }

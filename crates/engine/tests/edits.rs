@@ -1,28 +1,18 @@
 //! Edits against numpy forward passes with the same edits (tools/tiny/make_edits.py), and edits that must do nothing.
 
-use std::path::{Path, PathBuf};
+mod support;
 
 use safetensors::SafeTensors;
+use support::{MODELS, fixture, floats, streamed};
 use turbospark_engine::steering::{Mode, Steer, SteeringVectors, TokenRange};
 use turbospark_engine::{
     CpuOptions, Edits, Engine, ExecutorKind, Keep, KvFormat, OpenOptions, Progress, Request, SessionId,
 };
-use turbospark_formats::Checkpoint;
 use turbospark_sampling::{Sampler, SamplingOptions};
 
 const TOLERANCE: f32 = 1e-3;
-const MODELS: [&str; 6] = ["llama3", "gpt_oss", "gemma3", "gemma4_moe", "qwen3_moe", "mixtral"];
 /// Rows whose logits the script keeps.
 const ROWS: usize = 4;
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
-}
-
-fn floats(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
-    let tensor = file.tensor(name).unwrap();
-    tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-}
 
 struct Fixture {
     engine: Engine,
@@ -32,12 +22,7 @@ struct Fixture {
 }
 
 fn open(model: &str, options: OpenOptions) -> Fixture {
-    let folder = fixture(&format!("{model}/hf"));
-    let engine = Engine::new(&Checkpoint::open(&folder).unwrap(), options).unwrap();
-    let golden = std::fs::read(folder.join("golden.safetensors")).unwrap();
-    let golden = SafeTensors::deserialize(&golden).unwrap();
-    let ids = golden.tensor("input_ids").unwrap();
-    let ids = ids.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect();
+    let (engine, ids) = support::open(model, options);
     let bytes = std::fs::read(fixture(&format!("edits/{model}.safetensors"))).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let layers = engine.program().layers();
@@ -156,6 +141,31 @@ fn greedy(
     }
 }
 
+#[test]
+fn edited_rows_are_the_same_bits_whatever_chunk_threads_and_slots() {
+    for model in MODELS {
+        let cases = ["add", "ablate", "clamp", "renorm", "gated"];
+        let run = |options: OpenOptions| -> Vec<Vec<f32>> {
+            let mut fixture = open(model, options);
+            let of = |case: &&str| {
+                let edits = edits(&steer(case), &fixture);
+                fixture.engine.set_edits(edits.prompt);
+                fixture.engine.evaluate(&fixture.ids, &Keep::default()).unwrap().logits
+            };
+            cases.iter().map(of).collect()
+        };
+        let expected = run(cpu(1, 128));
+        let mut ways = vec![cpu(2, 128), cpu(1, 1), cpu(2, 5)];
+        ways.extend(streamed(&open(model, cpu(1, 128)).engine, &cpu(2, 16)));
+        for options in ways {
+            let what = format!("{model}: {:?} {:?}", options.prefill_chunk, options.memory);
+            for ((case, found), expected) in cases.iter().zip(run(options)).zip(&expected) {
+                assert!(found == *expected, "{what}, {case}");
+            }
+        }
+    }
+}
+
 /// What is kept of a past must never change an answer.
 #[test]
 fn a_past_is_kept_only_under_the_same_edits() {
@@ -205,41 +215,51 @@ fn edits_that_do_nothing_leave_every_bit() {
 #[test]
 fn two_sequences_of_a_batch_get_the_bits_they_get_alone() {
     for model in MODELS {
-        let mut fixture = open(model, cpu(2, 16));
-        let one = edits(&steer("add"), &fixture);
-        let other = edits(&steer("ablate"), &fixture);
-        let (engine, ids) = (&mut fixture.engine, &fixture.ids);
-        let mut alone = Vec::new();
-        for edits in [&one, &other] {
-            let session = engine.open_session();
-            alone.push(greedy(engine, session, ids, 4, edits));
+        let resident = open(model, cpu(2, 16));
+        let ways = streamed(&resident.engine, &cpu(2, 16));
+        let expected = two_sequences(model, resident);
+        for options in ways {
+            assert_eq!(two_sequences(model, open(model, options)), expected, "{model}");
         }
-        assert_ne!(alone[0], alone[1], "{model}");
-        let mut requests = Vec::new();
-        for edits in [&one, &other] {
-            let sampler = Sampler::new(SamplingOptions { temperature: 0.0, ..SamplingOptions::default() });
-            requests.push(Request {
-                session: engine.open_session(),
-                prompt: ids.clone(),
-                sampler: sampler.unwrap(),
-                stop: Vec::new(),
-                max_tokens: 4,
-                edits: edits.clone(),
-            });
-        }
-        let mut together = vec![Vec::new(); 2];
-        let mut generation = engine.generate(requests).unwrap();
-        loop {
-            let progress = generation.step().unwrap();
-            if progress.is_empty() {
-                break;
-            }
-            for (request, progress) in progress {
-                if let Progress::Token { id, logprob } = progress {
-                    together[request].push((id, logprob));
-                }
-            }
-        }
-        assert_eq!(together, alone, "{model}");
     }
+}
+
+/// What two sequences with different edits give alone, and have given together.
+fn two_sequences(model: &str, mut fixture: Fixture) -> Vec<Vec<(u32, f32)>> {
+    let one = edits(&steer("add"), &fixture);
+    let other = edits(&steer("ablate"), &fixture);
+    let (engine, ids) = (&mut fixture.engine, &fixture.ids);
+    let mut alone = Vec::new();
+    for edits in [&one, &other] {
+        let session = engine.open_session();
+        alone.push(greedy(engine, session, ids, 4, edits));
+    }
+    assert_ne!(alone[0], alone[1], "{model}");
+    let mut requests = Vec::new();
+    for edits in [&one, &other] {
+        let sampler = Sampler::new(SamplingOptions { temperature: 0.0, ..SamplingOptions::default() });
+        requests.push(Request {
+            session: engine.open_session(),
+            prompt: ids.clone(),
+            sampler: sampler.unwrap(),
+            stop: Vec::new(),
+            max_tokens: 4,
+            edits: edits.clone(),
+        });
+    }
+    let mut together = vec![Vec::new(); 2];
+    let mut generation = engine.generate(requests).unwrap();
+    loop {
+        let progress = generation.step().unwrap();
+        if progress.is_empty() {
+            break;
+        }
+        for (request, progress) in progress {
+            if let Progress::Token { id, logprob } = progress {
+                together[request].push((id, logprob));
+            }
+        }
+    }
+    assert_eq!(together, alone, "{model}");
+    alone
 }
