@@ -4,7 +4,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use clap::Args;
-use turbospark_engine::capture::{CaptureError, CaptureFile, CaptureHeader, Positions, TapKind};
+use turbospark_engine::capture::{
+    CaptureError, CaptureFile, CaptureHeader, CapturedPrompt, Positions, TapKind,
+};
 use turbospark_engine::{Engine, Model};
 
 use crate::error::CliError;
@@ -113,15 +115,16 @@ impl CaptureArgs {
                 return Err(CliError::Usage(format!("--taps: this model has no {tap}")));
             }
         }
-        let mut prompts = prompts::read(&self.prompts, model)?;
-        for (index, prompt) in prompts.iter_mut().enumerate() {
-            prompt.rows = self.positions.of(prompt.ids.len()).len();
-            if prompt.rows == 0 {
-                let (prompt, length) = (index + 1, prompt.ids.len());
+        let mut prompts = Vec::new();
+        for prompt in prompts::read(&self.prompts, model)? {
+            let rows = self.positions.of(prompt.ids.len()).len();
+            if rows == 0 {
+                let (prompt, length) = (prompts.len() + 1, prompt.ids.len());
                 let reason =
                     format!("prompt {prompt} has {length} tokens, and not the position that is asked for");
                 return Err(CliError::file(&self.prompts, reason));
             }
+            prompts.push(CapturedPrompt { text: prompt.text, ids: prompt.ids, rows });
         }
         Ok(CaptureHeader {
             model: model.kind().to_owned(),

@@ -4,11 +4,20 @@ use std::path::Path;
 
 use serde::Deserialize;
 use turbospark_engine::Model;
-use turbospark_engine::capture::CapturedPrompt;
 use turbospark_text::{Message, RenderOptions};
 
 use crate::error::CliError;
 use crate::run::suggest_raw;
+
+/// A prompt of a file.
+pub struct Prompt {
+    /// The text it was made from; none if it is token ids.
+    pub text: Option<String>,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// Whether it is a conversation that the chat template rendered, so that an answer follows, not a continuation.
+    pub rendered: bool,
+}
 
 /// What a line of a prompt file may say.
 #[derive(Deserialize)]
@@ -32,7 +41,7 @@ struct Object {
 }
 
 /// Reads the prompts of a file; a name that does not end in .jsonl or .json is one of plain lines.
-pub fn read(path: &Path, model: &Model) -> Result<Vec<CapturedPrompt>, CliError> {
+pub fn read(path: &Path, model: &Model) -> Result<Vec<Prompt>, CliError> {
     let text = std::fs::read_to_string(path).map_err(|error| CliError::file(path, error))?;
     let json = path.extension().is_some_and(|e| e == "jsonl" || e == "json");
     let mut prompts = Vec::new();
@@ -45,7 +54,8 @@ pub fn read(path: &Path, model: &Model) -> Result<Vec<CapturedPrompt>, CliError>
                 at(&format!("expected a string or an object with prompt, messages, text or tokens: {error}"))
             })?,
         };
-        let (text, ids) = ids(line, model)?;
+        let prompt = prompt(line, model)?;
+        let ids = &prompt.ids;
         let (context, vocabulary) = (model.engine.context(), model.engine.program().vocabulary());
         if ids.is_empty() {
             return Err(at(&"the prompt has no tokens"));
@@ -56,7 +66,7 @@ pub fn read(path: &Path, model: &Model) -> Result<Vec<CapturedPrompt>, CliError>
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
             return Err(at(&format!("token {id} is not below the vocabulary of {vocabulary}")));
         }
-        prompts.push(CapturedPrompt { text, ids, rows: 0 });
+        prompts.push(prompt);
     }
     if prompts.is_empty() {
         return Err(CliError::file(path, "no prompts"));
@@ -64,23 +74,32 @@ pub fn read(path: &Path, model: &Model) -> Result<Vec<CapturedPrompt>, CliError>
     Ok(prompts)
 }
 
-fn ids(line: Line, model: &Model) -> Result<(Option<String>, Vec<u32>), CliError> {
-    let raw = |text: String| Ok((Some(text.clone()), model.text()?.raw_ids(&text)?));
-    let rendered =
-        |messages: &[Message]| model.prompt(messages, &RenderOptions::prompt()).map_err(suggest_raw);
+fn prompt(line: Line, model: &Model) -> Result<Prompt, CliError> {
+    let raw = |text: String| {
+        let ids = model.text()?.raw_ids(&text)?;
+        Ok(Prompt { text: Some(text), ids, rendered: false })
+    };
+    let rendered = |text: Option<String>, messages: &[Message]| {
+        let options = RenderOptions::prompt();
+        let ids = model.prompt(messages, &options).map_err(suggest_raw)?;
+        let text = match text {
+            Some(text) => text,
+            None => model.text()?.render(messages, &options)?,
+        };
+        Ok(Prompt { text: Some(text), ids, rendered: true })
+    };
     match line {
         Line::Bare(text) => raw(text),
         Line::Object(Object { prompt: Some(prompt), messages: None, text: None, tokens: None }) => {
-            let ids = rendered(&[Message::new("user", prompt.as_str())])?;
-            Ok((Some(prompt), ids))
+            let messages = [Message::new("user", prompt.as_str())];
+            rendered(Some(prompt), &messages)
         }
         Line::Object(Object { messages: Some(messages), prompt: None, text: None, tokens: None }) => {
-            let ids = rendered(&messages)?;
-            Ok((Some(model.text()?.render(&messages, &RenderOptions::prompt())?), ids))
+            rendered(None, &messages)
         }
         Line::Object(Object { text: Some(text), prompt: None, messages: None, tokens: None }) => raw(text),
         Line::Object(Object { tokens: Some(ids), prompt: None, messages: None, text: None }) => {
-            Ok((None, ids))
+            Ok(Prompt { text: None, ids, rendered: false })
         }
         Line::Object(_) => {
             let reason = "a prompt is one of prompt, messages, text and tokens".to_owned();

@@ -12,6 +12,7 @@ use turbospark_engine::{AnswerOptions, Edits, Model};
 use turbospark_sampling::SamplingOptions;
 
 use crate::error::CliError;
+use crate::prompts::Prompt;
 
 /// Make steering vectors and try them
 #[derive(Subcommand)]
@@ -56,25 +57,29 @@ fn edits(steer: &Steer, vectors: &SteeringVectors, model: &Model) -> Result<Edit
     Ok(edits)
 }
 
-/// A greedy continuation of `prompt` under `edits`: token ids and text.
+/// What the model greedily writes after `prompt` under `edits`: token ids, and the text as `run` shows it, in one line.
 fn generate(
     model: &mut Model,
-    prompt: &[u32],
+    prompt: &Prompt,
     edits: &Edits,
     max_tokens: usize,
 ) -> Result<(Vec<u32>, String), CliError> {
     let options = AnswerOptions {
         sampling: SamplingOptions { temperature: 0.0, ..SamplingOptions::default() },
         max_tokens: Some(max_tokens),
-        raw: true,
+        raw: !prompt.rendered,
         edits: edits.clone(),
         ..AnswerOptions::default()
     };
     let session = model.engine.open_session();
-    let answer = model.answer(session, prompt.to_vec(), &options, |_| std::ops::ControlFlow::Continue(()));
+    let answer = model.answer(session, prompt.ids.clone(), &options, |_| std::ops::ControlFlow::Continue(()));
     model.engine.close(session)?;
     let answer = answer?;
-    let text = model.text()?.tokenizer.decode(&answer.token_ids)?;
+    let text = match (&*answer.text, &*answer.reasoning) {
+        ("", "") => String::new(),
+        ("", reasoning) => format!("(reasoning) {}", one_line(reasoning)),
+        (text, _) => one_line(text),
+    };
     Ok((answer.token_ids, text))
 }
 

@@ -68,6 +68,49 @@ fn captured_rows_are_those_of_eval_logits() {
 }
 
 #[test]
+fn samples_are_answers_as_run_shows_them() {
+    let folder = Folder::new("samples");
+    let positive = folder.write("p.jsonl", &"{\"prompt\": \"Tell me a happy story.\"}\n".repeat(4));
+    let question = "Tell me a story about a fox and a lantern.";
+    let negative = folder.write("n.jsonl", &format!("{{\"prompt\": \"{question}\"}}\n").repeat(4));
+    let vector = folder.path("v.safetensors").display().to_string();
+    let train = [
+        "steer",
+        "train",
+        "--positive",
+        &positive,
+        "--negative",
+        &negative,
+        "--sample-tokens",
+        "24",
+        "--out",
+        &vector,
+    ];
+    let trained = turbospark(&train);
+    let trained = String::from_utf8_lossy(&trained.stdout).into_owned();
+    let swept = turbospark(&[
+        "steer",
+        "sweep",
+        "--vector",
+        &vector,
+        "--strengths",
+        "0",
+        "--prompts",
+        &negative,
+        "--tokens",
+        "24",
+        "--json",
+    ]);
+    let swept: serde_json::Value = serde_json::from_slice(&swept.stdout).unwrap();
+    let run = turbospark(&["run", question, "--temperature", "0", "--max-tokens", "24", "--json"]);
+    let run: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    let answer = run["text"].as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(answer.starts_with("Once"), "{answer}");
+    assert_eq!(swept["lines"][0]["sample"], answer.as_str());
+    assert!(trained.contains(&format!("before: {answer}\n")), "{trained}");
+}
+
+#[test]
 fn what_cannot_be_used_is_refused_by_name() {
     let folder = Folder::new("steer");
     let file = folder.write("v.safetensors", "no vectors");

@@ -6,15 +6,14 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use turbospark_engine::Model;
-use turbospark_engine::capture::CapturedPrompt;
 use turbospark_engine::steering::{Steer, SteeringVectors, TokenRange};
 use turbospark_text::Special;
 
-use super::{edits, generate, one_line, projection};
+use super::{edits, generate, projection};
 use crate::capture::layers;
 use crate::error::CliError;
 use crate::options::RunArgs;
-use crate::prompts;
+use crate::prompts::{self, Prompt};
 use crate::terminal::Bar;
 
 /// Try vectors at several strengths in several ranges of layers
@@ -140,15 +139,15 @@ impl SweepArgs {
         steer: &Steer,
         vectors: &SteeringVectors,
         probe: usize,
-        prompts: &[CapturedPrompt],
+        prompts: &[Prompt],
         text: Option<&[u32]>,
     ) -> Result<Line, CliError> {
         let edits = edits(steer, vectors, model)?;
         let (mut sum, mut sample) = (0.0, None);
         for prompt in prompts {
-            let (ids, text) = generate(model, &prompt.ids, &edits, self.tokens)?;
+            let (ids, text) = generate(model, prompt, &edits, self.tokens)?;
             sum += projection(model, &prompt.ids, &ids, vectors, probe)?;
-            sample.get_or_insert(one_line(&text));
+            sample.get_or_insert(text);
         }
         let mut perplexity = None;
         if let Some(text) = text {

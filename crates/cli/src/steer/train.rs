@@ -4,14 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use turbospark_engine::Model;
-use turbospark_engine::capture::CapturedPrompt;
 use turbospark_engine::steering::Steer;
 use turbospark_engine::steering::train::{Method, Sample, Sets, Training, separation_plot, train};
 
-use super::{Rows, along, edits, generate, one_line};
+use super::{Rows, along, edits, generate};
 use crate::error::CliError;
 use crate::options::RunArgs;
-use crate::prompts;
+use crate::prompts::{self, Prompt};
 use crate::terminal::Bar;
 
 /// Strengths tried for the suggestion, smallest first.
@@ -81,7 +80,7 @@ impl MethodName {
 
 /// Prompts of one kind and their samples, the last `held` of them not for training.
 struct Kind {
-    prompts: Vec<CapturedPrompt>,
+    prompts: Vec<Prompt>,
     samples: Vec<Sample>,
     held: usize,
 }
@@ -205,14 +204,18 @@ impl TrainArgs {
             println!("no samples: this model has no tokenizer");
             return Ok(());
         }
-        let prompt = match &self.sample {
-            Some(text) => model.text()?.raw_ids(text)?,
-            None => negative.prompts[negative.prompts.len() - 1].ids.clone(),
+        let given = match &self.sample {
+            Some(text) => {
+                let ids = model.text()?.raw_ids(text)?;
+                Some(Prompt { text: Some(text.clone()), ids, rendered: false })
+            }
+            None => None,
         };
+        let prompt = given.as_ref().unwrap_or(&negative.prompts[negative.prompts.len() - 1]);
         let steered = edits(&self.steer(training, strength), &training.vectors, model)?;
         for (name, edits) in [("before", Default::default()), ("after", steered)] {
-            let (_, text) = generate(model, &prompt, &edits, self.sample_tokens)?;
-            println!("{name}: {}", one_line(&text));
+            let (_, text) = generate(model, prompt, &edits, self.sample_tokens)?;
+            println!("{name}: {text}");
         }
         Ok(())
     }
