@@ -13,7 +13,7 @@ use super::options::{RefusedOption, Residency};
 use crate::engine::{EngineError, ExecutorKind, OpenOptions};
 
 /// Rows of a chunk where nothing is gained by more.
-const CHUNK: usize = 128;
+const CHUNK: usize = 512;
 /// A budget that is short still allows chunks of so many rows.
 const SMALLEST_CHUNK: usize = 16;
 /// Beyond this a chunk's working memory buys no speed.
