@@ -7,6 +7,7 @@ mod error;
 mod eval;
 mod experts;
 mod options;
+mod pack;
 mod plan;
 mod printer;
 mod prompts;
@@ -18,6 +19,7 @@ mod steer;
 mod steer_args;
 mod terminal;
 mod tokenize;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -41,6 +43,8 @@ enum Command {
     Plan(plan::Plan),
     Bench(bench::BenchArgs),
     Capture(capture::CaptureArgs),
+    Pack(pack::PackArgs),
+    Verify(verify::VerifyArgs),
     #[command(subcommand)]
     Experts(experts::ExpertsCommand),
     #[command(subcommand)]
@@ -59,6 +63,8 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.execute(),
         Command::Capture(capture) => capture.execute(),
         Command::Experts(experts) => experts.execute(),
+        Command::Pack(pack) => pack.execute(),
+        Command::Verify(verify) => verify.execute(),
         Command::Steer(steer) => steer.execute(),
         Command::Eval(eval) => eval.execute(),
     };

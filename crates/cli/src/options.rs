@@ -42,6 +42,9 @@ pub struct RunArgs {
     /// enough), on or off
     #[arg(long, value_name = "WHEN", help_heading = "Memory")]
     pub prefetch: Option<Prefetch>,
+    /// Compare each expert of a packed store with its digest as it is read
+    #[arg(long, help_heading = "Memory")]
+    pub verify_reads: bool,
     /// What runs the model
     #[arg(long, value_enum, default_value_t = Executor::Cpu)]
     pub executor: Executor,
@@ -122,6 +125,7 @@ impl RunArgs {
                 reader: self.reader,
                 slots: self.slots,
                 prefetch: self.prefetch,
+                verify_reads: self.verify_reads,
             },
             executor: match self.executor {
                 Executor::Cpu => ExecutorKind::Cpu,

@@ -41,6 +41,22 @@ impl Bar {
         Bar(bar)
     }
 
+    /// A bar of bytes whose number [`Bar::set_of`] tells.
+    pub fn bytes(what: &str) -> Bar {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let template = "{msg} {bar:40} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_owned());
+        Bar(bar)
+    }
+
+    pub fn set_of(&self, done: u64, total: u64) {
+        self.0.set_length(total);
+        self.0.set_position(done);
+    }
+
     pub fn set(&self, done: usize) {
         self.0.set_position(done as u64);
     }

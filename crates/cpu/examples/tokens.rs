@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use turbospark_cpu::{CpuExecutor, CpuOptions, KvFormat, PanelPacker};
-use turbospark_experts::PackedExperts;
+use turbospark_experts::{LoadOptions, PackedExperts};
 use turbospark_families::{FamilyOptions, build};
 use turbospark_formats::Checkpoint;
 use turbospark_program::{Batch, Executor, Logits, Outputs, SequenceId, States};
@@ -33,7 +33,8 @@ fn main() {
     let program = build(&checkpoint, &FamilyOptions::default()).expect("a known family").program;
     let executor = CpuExecutor::open(program.clone(), &checkpoint, options).expect("an executor");
     let packer = PanelPacker::new(options.isa);
-    let experts = PackedExperts::open(&program, &checkpoint, &packer, &|_| {}).expect("experts");
+    let experts = PackedExperts::open(&program, &checkpoint, &packer, LoadOptions::default(), &|_| {})
+        .expect("experts");
     println!("loaded in {:.2} s, {}", start.elapsed().as_secs_f64(), peak());
 
     let (prompt, generate, depth) = (value("--prompt", 512), value("--generate", 64), value("--depth", 0));

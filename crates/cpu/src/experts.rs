@@ -85,7 +85,10 @@ impl ExpertRunner {
     pub fn check(source: &dyn ExpertSource) -> Result<(), ExpertError> {
         match source.packing() {
             Some(PANELS_ID) => Ok(()),
-            found => Err(ExpertError::Packing { wanted: PANELS_ID, found: found.unwrap_or("raw tensors") }),
+            found => {
+                let found = found.unwrap_or("raw tensors").to_owned();
+                Err(ExpertError::Packing { wanted: PANELS_ID, found })
+            }
         }
     }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use turbospark_cpu::{CpuExecutor, CpuOptions, PanelPacker, Timings};
 use turbospark_experts::trace::Trace;
-use turbospark_experts::{PackedExperts, Prefetch, ResidentExperts, StreamOptions, StreamedExperts};
+use turbospark_experts::{
+    LoadOptions, PackedExperts, Prefetch, ResidentExperts, StreamOptions, StreamedExperts,
+};
 use turbospark_formats::{Checkpoint, OpenError};
 use turbospark_program::{
     BuildError, EditSet, Executor, ExpertError, ExpertSource, Program, SequenceId, StateError, States,
@@ -117,6 +119,22 @@ pub enum EngineError {
         /// Of the judge.
         expected: usize,
     },
+    /// A packed store in a layout of another version.
+    #[error(
+        "{}: its experts are packed as {found}, this program reads {wanted}; pack the original model again",
+        path.display()
+    )]
+    Layout {
+        /// The store.
+        path: std::path::PathBuf,
+        /// What the executor reads.
+        wanted: &'static str,
+        /// What the store has.
+        found: String,
+    },
+    /// Writing a packed store.
+    #[error(transparent)]
+    Pack(#[from] turbospark_formats::packed::PackError),
     /// Steering.
     #[error(transparent)]
     Steering(#[from] crate::steering::SteeringError),
@@ -226,12 +244,21 @@ fn load(
         return Ok((Box::new(executor), Experts::Other(Box::new(experts))));
     }
     let packer = PanelPacker::new(options.cpu.isa);
+    let verify = options.memory.verify_reads;
+    if let Some(store) = checkpoint.packed().filter(|_| verify) {
+        store.check_resident().map_err(OpenError::from)?;
+    }
     let ExpertPlacement::Streamed { sizes, workers } = &plan.placement else {
-        let experts = PackedExperts::open(&program, checkpoint, &packer, &|_| {})?;
+        let experts: Box<dyn ExpertSource> = if plan.placement == ExpertPlacement::Mapped {
+            Box::new(ResidentExperts::open(&program, checkpoint)?)
+        } else {
+            let load = LoadOptions { verify, ..LoadOptions::default() };
+            Box::new(PackedExperts::open(&program, checkpoint, &packer, load, &|_| {})?)
+        };
         // A budget that was given counts the page cache; without one, the next start is faster with it.
         let cpu = CpuOptions { evict: options.memory.budget.is_some(), ..options.cpu };
         let executor = CpuExecutor::open(program, checkpoint, cpu)?;
-        return Ok((Box::new(executor), Experts::Other(Box::new(experts))));
+        return Ok((Box::new(executor), Experts::Other(experts)));
     };
     let MemoryOptions { policy, reader, prefetch, .. } = options.memory;
     let stream = StreamOptions {
@@ -240,6 +267,7 @@ fn load(
         reader: reader.unwrap_or_default(),
         workers: *workers,
         prefetch: prefetch.unwrap_or_default(),
+        verify,
     };
     let experts = StreamedExperts::open(&program, checkpoint, Some(Arc::new(packer)), &stream)?;
     // The pages of resident weights would count for the process until the system wants them back.

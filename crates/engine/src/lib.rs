@@ -33,6 +33,7 @@ mod evaluate;
 mod generate;
 mod memory;
 mod model;
+pub mod pack;
 pub mod planning;
 pub mod plot;
 pub mod routes;

@@ -88,7 +88,7 @@ impl ExpertSource for Listener<'_> {
         self.source.layout(layer)
     }
 
-    fn packing(&self) -> Option<&'static str> {
+    fn packing(&self) -> Option<&str> {
         self.source.packing()
     }
 

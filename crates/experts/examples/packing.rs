@@ -5,8 +5,8 @@ mod support;
 
 use std::time::Instant;
 
-use turbospark_experts::PackedExperts;
 use turbospark_experts::reader::ReaderKind;
+use turbospark_experts::{LoadOptions, PackedExperts};
 use turbospark_program::{ExpertLayout, ExpertPacker, ExpertRef};
 
 struct Copy;
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let reader = arguments.next().map_or(Ok(ReaderKind::Direct), |text| text.parse())?;
     let start = Instant::now();
-    let packed = PackedExperts::with_reader(table, &Copy, reader, &|_| {})?;
+    let packed = PackedExperts::new(table, &Copy, LoadOptions { reader, verify: false }, &|_| {})?;
     let seconds = start.elapsed().as_secs_f64();
     println!("{:.2} GB in {seconds:.1} s, {:.2} GB/s", total as f64 * 1e-9, total as f64 * 1e-9 / seconds);
     if let Ok(status) = std::fs::read_to_string("/proc/self/status") {

@@ -11,6 +11,7 @@ mod memory;
 pub mod memory_limit;
 mod options;
 mod packed;
+mod packing;
 pub mod policy;
 mod pool;
 mod random;
@@ -24,7 +25,8 @@ pub mod trace;
 
 pub use batch::{BatchPlan, RouteError, Use};
 pub use options::{Prefetch, StreamOptions, UnknownPrefetch};
-pub use packed::PackedExperts;
+pub use packed::{LoadOptions, PackedExperts};
+pub use packing::LayerPacker;
 pub use pool::{PoolSizes, SizeClass, Statistics};
 pub use resident::ResidentExperts;
 pub use streamed::StreamedExperts;

@@ -59,6 +59,8 @@ pub struct StreamOptions {
     pub workers: usize,
     /// When hints are read ahead.
     pub prefetch: Prefetch,
+    /// Whether each expert is compared with its digest as it is read; for packed stores.
+    pub verify: bool,
 }
 
 impl StreamOptions {
@@ -70,6 +72,7 @@ impl StreamOptions {
             reader: ReaderKind::default(),
             workers: 2,
             prefetch: Prefetch::default(),
+            verify: false,
         }
     }
 }

@@ -8,11 +8,11 @@ use turbospark_program::{
     ExpertError, ExpertLayout, ExpertPacker, ExpertRequest, ExpertSource, Lease, LeasedBytes, Program,
 };
 
-use crate::memory::{Block, LINE};
+use crate::memory::{Block, LINE, PAGE};
 use crate::policy::ExpertKey;
 use crate::reader::{Files, Loader, ReaderKind};
 use crate::resident::Ready;
-use crate::table::ExpertTable;
+use crate::table::{ExpertTable, LayerTable};
 
 /// Every expert in the layout that an executor's kernels read.
 ///
@@ -20,9 +20,18 @@ use crate::table::ExpertTable;
 /// little more than the packed experts.
 pub struct PackedExperts {
     table: Arc<ExpertTable>,
-    packing: &'static str,
+    packing: String,
     /// For each layer, its experts.
     blocks: Vec<Vec<Arc<Block>>>,
+}
+
+/// How experts are brought into memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadOptions {
+    /// How files are read; left open, past the page cache.
+    pub reader: ReaderKind,
+    /// Whether each expert is compared with its digest; for packed stores.
+    pub verify: bool,
 }
 
 impl PackedExperts {
@@ -32,37 +41,35 @@ impl PackedExperts {
         program: &Program,
         checkpoint: &Checkpoint,
         packer: &dyn ExpertPacker,
+        options: LoadOptions,
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<PackedExperts, ExpertError> {
-        PackedExperts::new(ExpertTable::find(program, checkpoint)?, packer, progress)
+        PackedExperts::new(ExpertTable::find(program, checkpoint)?, packer, options, progress)
     }
 
-    /// Packs the experts of a table, read past the page cache: filling that costs more time than the disk does, and
-    /// memory twice.
+    /// Packs the experts of a table, unless they lie packed in their file. They are read past the page cache if
+    /// nothing else is asked for: filling it costs more time than the disk does, and memory twice.
     pub fn new(
         table: ExpertTable,
         packer: &dyn ExpertPacker,
+        LoadOptions { reader, verify }: LoadOptions,
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<PackedExperts, ExpertError> {
-        PackedExperts::with_reader(table, packer, ReaderKind::Direct, progress)
-    }
-
-    /// Packs the experts of a table, read as `reader` says. A disk that is slow and a model that is opened often may
-    /// want the page cache.
-    pub fn with_reader(
-        table: ExpertTable,
-        packer: &dyn ExpertPacker,
-        reader: ReaderKind,
-        progress: &(dyn Fn(usize) + Sync),
-    ) -> Result<PackedExperts, ExpertError> {
+        let raw = table.needs(packer)?;
+        if verify && raw {
+            return Err(ExpertError::NoDigests);
+        }
         let keys = || {
             let layers = table.layers().iter().enumerate();
             layers
                 .flat_map(|(index, layer)| (0..layer.experts() as u32).map(move |e| ExpertKey::new(index, e)))
         };
-        let sizes: Vec<usize> = table.layers().iter().map(|layer| packer.bytes(layer.layout())).collect();
+        let size =
+            |layer: &LayerTable| if raw { packer.bytes(layer.layout()) } else { layer.layout().bytes() };
+        let sizes: Vec<usize> = table.layers().iter().map(size).collect();
         let sizes = keys().map(|key| sizes[key.layer as usize]);
-        let blocks = Block::many(sizes.clone(), LINE)
+        // Packed experts are read straight to where they stay, in whole pages.
+        let blocks = Block::many(sizes.clone(), if raw { LINE } else { PAGE })
             .map_err(|error| ExpertError::Memory { bytes: sizes.sum(), error })?;
         let work: Vec<(ExpertKey, Block)> = keys().zip(blocks).collect();
 
@@ -73,14 +80,14 @@ impl PackedExperts {
         for _ in 0..threads {
             let (table, files) = (table.clone(), files.clone());
             let reader = reader.make(&[])?;
-            loaders.push(Loader { table, files, reader, staging: None });
+            loaders.push(Loader { table, files, reader, staging: None, verify });
         }
-        let done = fill(work, loaders, packer, progress)?;
+        let done = fill(work, loaders, raw.then_some(packer), progress)?;
         let mut blocks: Vec<Vec<Arc<Block>>> = vec![Vec::new(); table.layers().len()];
         for (key, block) in done {
             blocks[key.layer as usize].push(Arc::new(block));
         }
-        Ok(PackedExperts { table, packing: packer.id(), blocks })
+        Ok(PackedExperts { table, packing: packer.id().to_owned(), blocks })
     }
 
     /// Bytes of memory that the packed experts take.
@@ -93,7 +100,7 @@ impl PackedExperts {
 fn fill(
     work: Vec<(ExpertKey, Block)>,
     loaders: Vec<Loader>,
-    packer: &dyn ExpertPacker,
+    packer: Option<&dyn ExpertPacker>,
     progress: &(dyn Fn(usize) + Sync),
 ) -> Result<Vec<(ExpertKey, Block)>, ExpertError> {
     let work = Mutex::new(work.into_iter());
@@ -103,7 +110,7 @@ fn fill(
     let worker = |mut loader: Loader| {
         while lock(&failed).is_none() {
             let Some((key, mut block)) = lock(&work).next() else { break };
-            match loader.load(key, Some(packer), &mut block) {
+            match loader.load(key, packer, &mut block) {
                 Ok(_) => lock(&done).push((key, block)),
                 Err(failure) => *lock(&failed) = Some(failure.error()),
             }
@@ -133,13 +140,18 @@ impl ExpertSource for PackedExperts {
         self.table.layers()[layer].layout()
     }
 
-    fn packing(&self) -> Option<&'static str> {
-        Some(self.packing)
+    fn packing(&self) -> Option<&str> {
+        Some(&self.packing)
     }
 
     fn begin<'a>(&'a self, layer: usize, ids: &[u32]) -> Result<Box<dyn ExpertRequest + 'a>, ExpertError> {
         self.table.check(layer, ids)?;
-        let lease = |&id: &u32| Lease::new(id, Box::new(Packed(self.blocks[layer][id as usize].clone())));
+        let padded = self.table.layers()[layer].packed_bytes();
+        let lease = |&id: &u32| {
+            let block = self.blocks[layer][id as usize].clone();
+            let bytes = padded.unwrap_or(usize::MAX).min(block.bytes().len());
+            Lease::new(id, Box::new(Packed { block, bytes }))
+        };
         Ok(Box::new(Ready(ids.iter().map(lease).collect::<Vec<_>>().into_iter())))
     }
 
@@ -148,12 +160,15 @@ impl ExpertSource for PackedExperts {
     }
 }
 
-struct Packed(Arc<Block>);
+struct Packed {
+    block: Arc<Block>,
+    bytes: usize,
+}
 
 impl LeasedBytes for Packed {
     fn slice(&self, index: usize) -> &[u8] {
         match index {
-            0 => self.0.bytes(),
+            0 => &self.block.bytes()[..self.bytes],
             _ => &[],
         }
     }
@@ -178,7 +193,9 @@ mod tests {
             let largest = |bytes| {
                 seen.fetch_max(bytes, Ordering::Relaxed);
             };
-            let source = PackedExperts::with_reader(table.clone(), &Join, reader, &largest).unwrap();
+            let source =
+                PackedExperts::new(table.clone(), &Join, LoadOptions { reader, verify: false }, &largest)
+                    .unwrap();
             assert_eq!(seen.into_inner(), table.bytes());
             assert_eq!(source.packing(), Some("join"));
             assert_eq!(source.bytes(), table.bytes() + 2 * 16);
@@ -199,7 +216,8 @@ mod tests {
         let table = Toy::new(2, 16).on_disk(&path);
         // Cut behind the first page, which opening looks at: the length gives it away.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(9000).unwrap();
-        let error = PackedExperts::new(table, &Join, &|_| {}).err().unwrap().to_string();
+        let error =
+            PackedExperts::new(table, &Join, LoadOptions::default(), &|_| {}).err().unwrap().to_string();
         assert!(error.contains("was replaced"), "{error}");
     }
 }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use turbospark_formats::Checkpoint;
+use turbospark_formats::{Checkpoint, Source};
 use turbospark_program::{
     ExpertError, ExpertLayout, ExpertRequest, ExpertSource, Lease, LeasedBytes, Program,
 };
 
 use crate::table::ExpertTable;
 
-/// Every expert as the checkpoint has it, mapped or in memory; nothing is copied and no lease ever waits.
+/// Every expert as the checkpoint has it, mapped or in memory; nothing is copied and no lease ever waits. Those of a
+/// packed store are in its layout.
 ///
 /// For models that fit: when memory is short, touching a mapping thrashes; use a streamed source then.
 #[derive(Clone, Debug)]
@@ -32,6 +33,28 @@ impl ResidentExperts {
     pub fn table(&self) -> &ExpertTable {
         &self.table
     }
+
+    /// Fails if a file of the layer was cut: reading past its end would end the process.
+    fn check_whole(&self, layer: usize, ids: &[u32]) -> Result<(), ExpertError> {
+        let layer = &self.table.layers()[layer];
+        let mut last: Option<&Arc<Source>> = None;
+        for &expert in ids {
+            for slice in layer.slices(expert as usize) {
+                // Mostly all are in one file.
+                if last.is_some_and(|last| Arc::ptr_eq(last, slice.source())) {
+                    continue;
+                }
+                last = Some(slice.source());
+                slice.source().check_whole().map_err(|error| ExpertError::Read {
+                    layer: layer.layer(),
+                    expert,
+                    path: slice.source().path().to_owned(),
+                    error,
+                })?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ExpertSource for ResidentExperts {
@@ -39,8 +62,13 @@ impl ExpertSource for ResidentExperts {
         self.table.layers()[layer].layout()
     }
 
+    fn packing(&self) -> Option<&str> {
+        self.table.packing()
+    }
+
     fn begin<'a>(&'a self, layer: usize, ids: &[u32]) -> Result<Box<dyn ExpertRequest + 'a>, ExpertError> {
         self.table.check(layer, ids)?;
+        self.check_whole(layer, ids)?;
         let lease = |&id: &u32| {
             Lease::new(id, Box::new(Mapped { table: self.table.clone(), layer, expert: id as usize }))
         };
@@ -69,7 +97,9 @@ struct Mapped {
 
 impl LeasedBytes for Mapped {
     fn slice(&self, index: usize) -> &[u8] {
-        &self.table.layers()[self.layer].slices(self.expert)[index]
+        let layer = &self.table.layers()[self.layer];
+        let slice = &layer.slices(self.expert)[index];
+        &slice[..layer.packed_bytes().unwrap_or(slice.len()).min(slice.len())]
     }
 }
 

@@ -26,7 +26,7 @@ use crate::table::ExpertTable;
 pub struct StreamedExperts {
     table: Arc<ExpertTable>,
     sizes: PoolSizes,
-    packing: Option<&'static str>,
+    packing: Option<String>,
     reader: ReaderKind,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -54,7 +54,8 @@ impl Shared {
 }
 
 impl StreamedExperts {
-    /// Streams the experts of `program` from the files of `checkpoint`, packed by `packer` as they are read.
+    /// Streams the experts of `program` from the files of `checkpoint`, packed by `packer` as they are read unless
+    /// they lie packed in their file.
     pub fn open(
         program: &Program,
         checkpoint: &Checkpoint,
@@ -88,6 +89,14 @@ impl StreamedExperts {
         make: impl Fn(&[Block]) -> Result<Box<dyn Reader>, ExpertError>,
     ) -> Result<StreamedExperts, ExpertError> {
         let workers = options.workers.max(1);
+        let packing = table.packing().or(packer.as_ref().map(|packer| packer.id())).map(str::to_owned);
+        let packer = match packer {
+            Some(packer) if !table.needs(&*packer)? => None,
+            packer => packer,
+        };
+        if options.verify && table.packing().is_none() {
+            return Err(ExpertError::NoDigests);
+        }
         let sizes = PoolSizes::fit(&table, packer.as_deref(), options.budget, workers)?;
         let memory = |bytes: usize| move |error| ExpertError::Memory { bytes, error };
         let slots = sizes.classes.iter().flat_map(|class| std::iter::repeat_n(class.bytes, class.slots));
@@ -106,7 +115,7 @@ impl StreamedExperts {
             let reader = make(if packer.is_some() { &staging } else { &blocks })?;
             let staging = staging.into_iter().next();
             let (table, files) = (table.clone(), files.clone());
-            loaders.push(Loader { table, files, reader, staging });
+            loaders.push(Loader { table, files, reader, staging, verify: options.verify });
         }
 
         let shape = Shape { experts: table.layers().iter().map(|layer| layer.experts()).collect() };
@@ -126,7 +135,7 @@ impl StreamedExperts {
         let mut source = StreamedExperts {
             table,
             sizes,
-            packing: packer.as_ref().map(|packer| packer.id()),
+            packing,
             reader: kind,
             shared: shared.clone(),
             threads: Vec::new(),
@@ -178,8 +187,8 @@ impl ExpertSource for StreamedExperts {
         self.table.layers()[layer].layout()
     }
 
-    fn packing(&self) -> Option<&'static str> {
-        self.packing
+    fn packing(&self) -> Option<&str> {
+        self.packing.as_deref()
     }
 
     fn begin<'a>(&'a self, layer: usize, ids: &[u32]) -> Result<Box<dyn ExpertRequest + 'a>, ExpertError> {

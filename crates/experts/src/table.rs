@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use turbospark_formats::packed::{Digest, PackedLayer, PackedStore};
 use turbospark_formats::{ByteSlice, Checkpoint, Tensor};
-use turbospark_program::{ExpertError, ExpertLayer, ExpertLayout, ExpertMatrix, Program};
+use turbospark_program::{ExpertError, ExpertLayer, ExpertLayout, ExpertMatrix, ExpertPacker, Program};
 
 /// The experts of one layer: their common layout, and the byte slices of each.
 #[derive(Clone, Debug)]
@@ -12,6 +13,16 @@ pub struct LayerTable {
     layout: ExpertLayout,
     /// The slices of each expert in a row, `layout.slice_bytes.len()` of them.
     slices: Vec<ByteSlice>,
+    packed: Option<Packed>,
+}
+
+/// What is known of experts that lie packed in their file.
+#[derive(Clone, Debug)]
+struct Packed {
+    /// Bytes of an expert; its one slice has more.
+    bytes: usize,
+    /// Of each expert's slice.
+    digests: Vec<Digest>,
 }
 
 impl LayerTable {
@@ -24,7 +35,7 @@ impl LayerTable {
             return None;
         }
         let fits = |expert: &[ByteSlice]| expert.iter().zip(&layout.slice_bytes).all(|(s, &n)| s.len() == n);
-        slices.chunks_exact(each).all(fits).then_some(LayerTable { layer, layout, slices })
+        slices.chunks_exact(each).all(fits).then_some(LayerTable { layer, layout, slices, packed: None })
     }
 
     /// Model layer, for messages and traces.
@@ -48,8 +59,41 @@ impl LayerTable {
         &self.slices[expert * each..(expert + 1) * each]
     }
 
+    /// Bytes of an expert if it lies packed in its file; its one slice ends with zeros up to a whole page.
+    pub fn packed_bytes(&self) -> Option<usize> {
+        self.packed.as_ref().map(|packed| packed.bytes)
+    }
+
+    /// The digest that an expert's slice should have, if that is known.
+    pub(crate) fn digest(&self, expert: u32) -> Option<Digest> {
+        self.packed.as_ref()?.digests.get(expert as usize).copied()
+    }
+
+    /// Finds the packed experts of an expert layer.
+    fn find_packed(layer: &ExpertLayer, store: &PackedStore) -> Result<LayerTable, ExpertError> {
+        let error = |reason: String| ExpertError::Tensor { name: layer.gate.clone(), reason };
+        let stacks = [&layer.gate, &layer.up, &layer.down];
+        let found = store.layers().iter().find(|packed| packed.stacks.each_ref() == stacks);
+        let found = found.ok_or_else(|| error("the packed store does not have them".to_owned()))?;
+        let PackedLayer { matrices, bytes, experts, digests, .. } = found;
+        let [gate, up, down] = matrices.map(|layout| ExpertMatrix { layout, slices: Vec::new() });
+        let shape = (experts.len(), gate.layout.rows, gate.layout.columns);
+        if shape != (layer.experts, layer.intermediate, layer.hidden) {
+            let asked = (layer.experts, layer.intermediate, layer.hidden);
+            return Err(error(format!("the shape is {shape:?}, the model's config asks for {asked:?}")));
+        }
+        let slice_bytes = experts.first().map(|slice| slice.len()).into_iter().collect();
+        let layout = ExpertLayout { gate, up, down, slice_bytes };
+        let table = LayerTable::new(layer.layer, layout, experts.clone());
+        let table = table.ok_or_else(|| error("experts of one layer have different sizes".to_owned()))?;
+        Ok(LayerTable { packed: Some(Packed { bytes: *bytes, digests: digests.clone() }), ..table })
+    }
+
     /// Finds the three stacks of an expert layer.
     fn find(layer: &ExpertLayer, checkpoint: &Checkpoint) -> Result<LayerTable, ExpertError> {
+        if let Some(store) = checkpoint.packed() {
+            return LayerTable::find_packed(layer, store);
+        }
         let (wide, narrow) = (layer.intermediate, layer.hidden);
         let gate = stack(checkpoint, &layer.gate, [layer.experts, wide, narrow])?;
         let up = stack(checkpoint, &layer.up, [layer.experts, wide, narrow])?;
@@ -116,18 +160,56 @@ fn stack<'a>(checkpoint: &'a Checkpoint, name: &str, shape: [usize; 3]) -> Resul
 #[derive(Clone, Debug)]
 pub struct ExpertTable {
     layers: Vec<LayerTable>,
+    packing: Option<Arc<str>>,
 }
 
 impl ExpertTable {
     /// Finds every expert of `program`; nothing is read.
     pub fn find(program: &Program, checkpoint: &Checkpoint) -> Result<ExpertTable, ExpertError> {
         let layers = program.expert_layers().iter().map(|layer| LayerTable::find(layer, checkpoint));
-        Ok(ExpertTable { layers: layers.collect::<Result<_, _>>()? })
+        let packing = checkpoint.packed().map(|store| store.packing().into());
+        Ok(ExpertTable { layers: layers.collect::<Result<_, _>>()?, packing })
     }
 
     /// A table of layers that were made by hand.
     pub fn new(layers: Vec<LayerTable>) -> ExpertTable {
-        ExpertTable { layers }
+        ExpertTable { layers, packing: None }
+    }
+
+    /// The layout that experts are packed in; none if they are as a model's own files have them.
+    pub fn packing(&self) -> Option<&str> {
+        self.packing.as_deref()
+    }
+
+    /// Bytes of all experts in the layout of `packer`, as they lie in memory.
+    pub fn bytes_in_memory(&self, packer: &dyn ExpertPacker) -> usize {
+        let each = |layer: &LayerTable| match layer.packed {
+            Some(_) => layer.layout.bytes(),
+            None => packer.bytes(&layer.layout),
+        };
+        self.layers.iter().map(|layer| layer.experts() * each(layer)).sum()
+    }
+
+    /// Whether experts have to go through `packer`: not if they are packed in its layout. Any other packed layout is
+    /// an error.
+    pub fn needs(&self, packer: &dyn ExpertPacker) -> Result<bool, ExpertError> {
+        match self.packing() {
+            None => return Ok(true),
+            Some(packing) if packing == packer.id() => {}
+            Some(found) => {
+                return Err(ExpertError::Packing { wanted: packer.id(), found: found.to_owned() });
+            }
+        }
+        for layer in &self.layers {
+            let (expected, packing) = (packer.bytes(&layer.layout), packer.id());
+            match layer.packed_bytes() {
+                Some(found) if found != expected => {
+                    return Err(ExpertError::PackedSize { layer: layer.layer, found, expected, packing });
+                }
+                _ => {}
+            }
+        }
+        Ok(false)
     }
 
     /// The layers, in the order of [`Program::expert_layers`].

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use turbospark_experts::{PackedExperts, ResidentExperts, StreamOptions, StreamedExperts};
+use turbospark_experts::{LoadOptions, PackedExperts, ResidentExperts, StreamOptions, StreamedExperts};
 use turbospark_formats::Checkpoint;
 use turbospark_program::{
     Builder, ExpertError, ExpertLayer, ExpertLayout, ExpertPacker, ExpertRef, ExpertSource, Program,
@@ -112,7 +112,7 @@ fn every_source_has_the_checkpoints_bytes() {
             name,
             &checkpoint,
             &program,
-            &PackedExperts::open(&program, &checkpoint, &Wide, &|_| {}).unwrap(),
+            &PackedExperts::open(&program, &checkpoint, &Wide, LoadOptions::default(), &|_| {}).unwrap(),
         );
         for packer in [None, Some(Arc::new(Wide) as Arc<dyn ExpertPacker>)] {
             let open = |budget| {

@@ -197,7 +197,7 @@ fn whole(stored: &Stored) -> Result<Tensor, LayoutError> {
 }
 
 /// More experts than a layer of any model has; every one of a stack takes a little memory of its own.
-const MAX_EXPERTS: usize = 1 << 16;
+pub(crate) const MAX_EXPERTS: usize = 1 << 16;
 
 /// A stack of matrices or vectors.
 fn stack(stored: &Stored, transposed: bool) -> Result<Tensor, LayoutError> {

@@ -10,6 +10,7 @@ mod format;
 mod gguf;
 mod joined;
 mod names;
+pub mod packed;
 mod quantization;
 mod quantize;
 mod safetensors;

@@ -105,6 +105,19 @@ impl Source {
         let _ = range;
     }
 
+    /// Fails if the mapped file was cut since it was opened. Until it is, its bytes can be touched.
+    pub fn check_whole(&self) -> std::io::Result<()> {
+        if let Backing::Mapped(map, file) = &self.bytes {
+            let length = file.metadata()?.len();
+            if length < map.len() as u64 {
+                let reason =
+                    format!("the file was cut to {length} of {} bytes while it was in use", map.len());
+                return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, reason));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the bytes come from a file on disk, so that they can be read by position.
     pub fn is_file(&self) -> bool {
         matches!(self.bytes, Backing::Mapped(..))

@@ -170,7 +170,7 @@ impl Tensor {
         &self.layout
     }
 
-    /// Number of matrices: 1 unless the tensor is a stack.
+    /// Number of matrices: 1 unless the tensor is a stack; 0 of experts in a packed store, which are elsewhere.
     pub fn count(&self) -> usize {
         self.slices.len() / self.layout.format.parts()
     }
@@ -195,8 +195,13 @@ impl Tensor {
         (0..self.count()).flat_map(|i| self.matrix(i).to_f32()).collect()
     }
 
-    /// Bytes of storage that belong to the tensor's logical rows (a half of a fused matrix counts half).
+    /// Bytes of storage that belong to the tensor's logical rows (a half of a fused matrix counts half); of packed
+    /// experts, what they took before.
     pub fn bytes(&self) -> usize {
+        if self.slices.is_empty() {
+            let parts = (0..self.layout.format.parts()).filter_map(|part| self.layout.part_bytes(part));
+            return parts.sum::<usize>().saturating_mul(self.shape[0]);
+        }
         let stored: usize = self.slices.iter().map(|s| s.len()).sum();
         (stored as u128 * self.layout.rows as u128 / self.layout.stored_rows.max(1) as u128) as usize
     }

@@ -153,7 +153,7 @@ pub trait ExpertSource: Send + Sync {
 
     /// The packed layout that leases have as their one slice; none if they hold the raw slices of
     /// [`ExpertSource::layout`].
-    fn packing(&self) -> Option<&'static str> {
+    fn packing(&self) -> Option<&str> {
         None
     }
 
@@ -186,8 +186,25 @@ pub enum ExpertError {
         /// Layout the executor reads.
         wanted: &'static str,
         /// Layout of the source.
-        found: &'static str,
+        found: String,
     },
+    /// A packed expert that has another size than its layout.
+    #[error(
+        "packed experts of layer {layer} have {found} bytes, {packing} asks for {expected}; pack the model again"
+    )]
+    PackedSize {
+        /// Model layer.
+        layer: usize,
+        /// Bytes in the store.
+        found: usize,
+        /// Bytes of the layout.
+        expected: usize,
+        /// The layout.
+        packing: &'static str,
+    },
+    /// Reads that cannot be checked.
+    #[error("the source of experts has no digests that reads could be compared with")]
+    NoDigests,
     /// Bytes that do not fit the layout.
     #[error("expert {expert} does not have the bytes its layout asks for")]
     Layout {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use turbospark_cpu::{CpuExecutor, CpuOptions, Isa, PanelPacker};
-use turbospark_experts::{PackedExperts, ResidentExperts};
+use turbospark_experts::{LoadOptions, PackedExperts, ResidentExperts};
 use turbospark_families::{FamilyOptions, build};
 use turbospark_formats::Checkpoint;
 use turbospark_program::{Batch, Executor, ExpertSource, Outputs, Program, Row, SequenceId, States};
@@ -48,7 +48,8 @@ impl Model {
 
     pub fn packed(&self) -> PackedExperts {
         let packer = PanelPacker::new(Isa::detect());
-        PackedExperts::open(&self.program, &self.checkpoint, &packer, &|_| {}).unwrap()
+        PackedExperts::open(&self.program, &self.checkpoint, &packer, LoadOptions::default(), &|_| {})
+            .unwrap()
     }
 
     /// Tokens from a fixed generator.

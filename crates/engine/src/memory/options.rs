@@ -7,6 +7,7 @@ use turbospark_experts::Prefetch;
 use turbospark_experts::memory_limit::MemorySize;
 use turbospark_experts::policy::PolicyKind;
 use turbospark_experts::reader::ReaderKind;
+use turbospark_formats::Checkpoint;
 use turbospark_program::Program;
 
 use crate::engine::ExecutorKind;
@@ -19,7 +20,7 @@ pub enum Residency {
     Auto,
     /// In their file, passing through a pool of slots.
     Stream,
-    /// In the mapped file, as the reference executor reads them.
+    /// In the mapped file: for the reference executor, and for packed stores.
     Mapped,
     /// All in memory.
     Resident,
@@ -75,6 +76,9 @@ pub struct MemoryOptions {
     pub slots: Option<usize>,
     /// When experts are read ahead.
     pub prefetch: Option<Prefetch>,
+    /// Whether each expert of a packed store is compared with its digest as it is read, and the resident tensors
+    /// when the model is opened.
+    pub verify_reads: bool,
 }
 
 /// An option that cannot do what it says.
@@ -88,6 +92,12 @@ pub enum RefusedOption {
         /// Why, and what to do.
         reason: &'static str,
     },
+    /// Experts in a layout that the reference executor does not read.
+    #[error(
+        "--executor reference cannot read a packed store, whose experts lie as the CPU executor reads them; use the \
+         model that it was packed from, or --executor cpu"
+    )]
+    Reference,
     /// More or fewer slots than a pool can have.
     #[error("--slots {slots}: this model's pool has {least} to {most} slots")]
     Slots {
@@ -101,8 +111,11 @@ pub enum RefusedOption {
 }
 
 const REFERENCE: &str = "the reference executor reads the mapped file; leave it out, or use --executor cpu";
-const MAPPED: &str = "the CPU executor reads experts in a layout of its own, which the file does not have; use stream or resident";
+const MAPPED: &str = "the CPU executor reads experts in a layout of its own, which only a packed store has (`turbospark pack`); use stream or resident";
+const NO_DIGESTS: &str = "only a packed store has digests to compare with (`turbospark pack`); leave it out";
+const MAPPED_READS: &str = "mapped experts are read by the system; use --expert-residency stream or resident";
 const DENSE: &str = "the model has no routed experts; leave it out";
+const MAPPED_STREAMS: &str = "experts are mapped; leave it out, or use --expert-residency stream";
 const RESIDENT: &str = "experts are resident; leave it out, or use --expert-residency stream";
 
 impl MemoryOptions {
@@ -116,7 +129,16 @@ impl MemoryOptions {
     }
 
     /// Refuses what cannot apply to `program` on `executor`, whatever the budget.
-    pub fn check(&self, program: &Program, executor: ExecutorKind) -> Result<(), RefusedOption> {
+    pub fn check(
+        &self,
+        program: &Program,
+        executor: ExecutorKind,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), RefusedOption> {
+        let packed = checkpoint.packed().is_some();
+        if packed && executor == ExecutorKind::Reference {
+            return Err(RefusedOption::Reference);
+        }
         let residency = (self.residency != Residency::Auto).then_some(self.residency);
         let refuse = |option: Option<String>, reason| match option {
             Some(option) => Err(RefusedOption::Idle { option, reason }),
@@ -131,7 +153,13 @@ impl MemoryOptions {
         if program.expert_layers().is_empty() {
             refuse(residency_option.or_else(|| self.streaming()), DENSE)?;
         } else if executor == ExecutorKind::Cpu {
-            refuse(residency_option.filter(|_| residency == Some(Residency::Mapped)), MAPPED)?;
+            refuse(residency_option.filter(|_| residency == Some(Residency::Mapped) && !packed), MAPPED)?;
+        }
+        let verify = || self.verify_reads.then(|| "--verify-reads".to_owned());
+        refuse(verify().filter(|_| !packed), NO_DIGESTS)?;
+        if residency == Some(Residency::Mapped) {
+            refuse(verify(), MAPPED_READS)?;
+            refuse(self.streaming(), MAPPED_STREAMS)?;
         }
         if residency == Some(Residency::Resident) { self.check_resident() } else { Ok(()) }
     }

@@ -6,7 +6,7 @@ use turbospark_cpu::{CpuExecutor, PanelPacker};
 use turbospark_experts::memory_limit::{MemoryLimit, MemorySize, MemorySizeError, format_bytes};
 use turbospark_experts::{ExpertTable, PoolSizes, StreamOptions};
 use turbospark_formats::Checkpoint;
-use turbospark_program::{ExpertPacker, Limits, MemoryNeed, Program};
+use turbospark_program::{ExpertError, ExpertPacker, Limits, MemoryNeed, Program};
 
 use super::error::MemoryError;
 use super::options::{RefusedOption, Residency};
@@ -80,7 +80,7 @@ impl MemoryPlan {
         context: usize,
     ) -> Result<MemoryPlan, EngineError> {
         let memory = &options.memory;
-        memory.check(program, options.executor).map_err(MemoryError::from)?;
+        memory.check(program, options.executor, checkpoint).map_err(MemoryError::from)?;
         let sequences = options.sequences.max(1);
         let mut plan = MemoryPlan {
             budget: None,
@@ -141,7 +141,9 @@ impl fmt::Display for MemoryPlan {
         write!(f, ") + {} working memory (chunks of {})", bytes(scratch + self.logits), self.chunk)?;
         write!(f, " + {} program and tokenizer", bytes(self.process))?;
         match &self.placement {
-            ExpertPlacement::None | ExpertPlacement::Mapped => {}
+            ExpertPlacement::None => {}
+            ExpertPlacement::Mapped if self.experts == 0 => {}
+            ExpertPlacement::Mapped => write!(f, " + {} experts, mapped", bytes(self.experts))?,
             ExpertPlacement::Resident => write!(f, " + {} experts", bytes(self.experts))?,
             ExpertPlacement::Streamed { sizes, .. } => {
                 let (slots, all) = (slots(sizes), self.expert_count);
@@ -177,26 +179,31 @@ impl<'a> Planner<'a> {
             (None, None) => None,
             (Some(size), limit) => Some(size.bytes(limit.as_ref()).map_err(MemoryError::from)?),
         };
+        let table = ExpertTable::find(program, checkpoint)?;
+        let packer = PanelPacker::new(options.cpu.isa);
+        table.needs(&packer).map_err(|error| unreadable(checkpoint, error))?;
         Ok(Planner {
             program,
             checkpoint,
             options,
             context,
-            table: ExpertTable::find(program, checkpoint)?,
-            packer: PanelPacker::new(options.cpu.isa),
+            table,
+            packer,
             budget,
             workers: StreamOptions::new(0).workers,
         })
     }
 
     fn all_experts(&self) -> usize {
-        let layers = self.table.layers().iter();
-        layers.map(|layer| layer.experts() * self.packer.bytes(layer.layout())).sum()
+        self.table.bytes_in_memory(&self.packer)
     }
 
     fn place(&self, plan: &mut MemoryPlan) -> Result<(), EngineError> {
         plan.budget = self.budget;
         let memory = &self.options.memory;
+        if memory.residency == Residency::Mapped {
+            return if self.try_resident(plan)? { Ok(()) } else { Err(self.too_small(plan).into()) };
+        }
         if memory.residency != Residency::Stream && memory.slots.is_none() && self.try_resident(plan)? {
             return match memory.check_resident() {
                 Err(refused) if plan.expert_count > 0 => Err(MemoryError::from(refused).into()),
@@ -225,12 +232,17 @@ impl<'a> Planner<'a> {
         self.options.prefill_chunk.unwrap_or(SMALLEST_CHUNK).max(1)
     }
 
-    /// Plans for experts in memory; false, with the smallest plan that keeps them there, if that is too much.
+    /// Plans for experts in memory or mapped; false, with the smallest plan that keeps them there, if that is too much.
     fn try_resident(&self, plan: &mut MemoryPlan) -> Result<bool, EngineError> {
-        if plan.expert_count > 0 {
+        if self.options.memory.residency == Residency::Mapped {
+            // The page cache has them, which a budget counts.
+            plan.placement = ExpertPlacement::Mapped;
+            plan.experts = self.all_experts();
+        } else if plan.expert_count > 0 {
             plan.placement = ExpertPlacement::Resident;
             // Rounded to a huge page; and while they are read, each thread has one as the file has it.
-            let raw = self.table.layers().iter().map(|layer| layer.layout().bytes()).max().unwrap_or(0);
+            let raw = self.table.layers().iter().map(|layer| layer.layout().bytes()).max();
+            let raw = raw.filter(|_| self.table.packing().is_none()).unwrap_or(0);
             plan.experts = self.all_experts() + raw * self.options.cpu.threads + 2 * MIB;
         }
         let mut rows = self.options.prefill_chunk.unwrap_or(CHUNK).max(1);
@@ -302,5 +314,15 @@ impl<'a> Planner<'a> {
             arithmetic: plan.to_string(),
             least: plan.total().next_multiple_of(MIB) as u64,
         }
+    }
+}
+
+/// An error that names the store whose layout of experts is not read.
+fn unreadable(checkpoint: &Checkpoint, error: ExpertError) -> EngineError {
+    match error {
+        ExpertError::Packing { wanted, found } => {
+            EngineError::Layout { path: checkpoint.path.clone(), wanted, found }
+        }
+        other => other.into(),
     }
 }

@@ -48,8 +48,9 @@ impl PoolSizes {
         }
     }
 
-    /// The smallest pool: one slot of each size.
+    /// The smallest pool: one slot of each size. Experts that lie packed in their file do not go through `packer`.
     pub fn least(table: &ExpertTable, packer: Option<&dyn ExpertPacker>) -> PoolSizes {
+        let packer = packer.filter(|_| table.packing().is_none());
         let mut sizes = PoolSizes { classes: Vec::new(), class_of: Vec::new(), staging: 0 };
         for layer in table.layers() {
             let raw = raw_bytes(layer);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use turbospark_formats::packed::Digest;
 use turbospark_program::ExpertPacker;
 
 use super::arrivals::{Arrived, RowsOf};
@@ -14,7 +15,7 @@ use crate::memory::{Block, PAGE};
 use crate::policy::ExpertKey;
 use crate::pool::Failure;
 use crate::pool::sizes::{edge, raw_bytes};
-use crate::table::ExpertTable;
+use crate::table::{ExpertTable, LayerTable};
 
 /// Bytes that are read before what they complete is packed, while the next are on their way.
 ///
@@ -28,6 +29,8 @@ pub(crate) struct Loader {
     pub reader: Box<dyn Reader>,
     /// Where raw experts wait to be packed.
     pub staging: Option<Block>,
+    /// Whether what was read is compared with its digest.
+    pub verify: bool,
 }
 
 /// An expert that was loaded.
@@ -35,6 +38,7 @@ pub(crate) struct Loaded {
     /// Where its slices lie in the slot.
     pub slices: Vec<Range<usize>>,
     pub reading: Duration,
+    /// Packing it, or comparing it with its digest.
     pub packing: Duration,
 }
 
@@ -56,8 +60,17 @@ impl Loader {
         };
         let started = Instant::now();
         let Some(packer) = packer else {
-            let slices = read(&self.table, &self.files, self.reader.as_mut(), key, slot).map_err(failure)?;
-            return Ok(Loaded { slices, reading: started.elapsed(), packing: Duration::ZERO });
+            let mut slices =
+                read(&self.table, &self.files, self.reader.as_mut(), key, slot).map_err(failure)?;
+            let reading = started.elapsed();
+            if self.verify {
+                verify(layer, key, &slices, slot).map_err(failure)?;
+            }
+            if let (Some(bytes), [slice]) = (layer.packed_bytes(), &mut slices[..]) {
+                // The rest of the page is padding.
+                slice.end = slice.end.min(slice.start + bytes);
+            }
+            return Ok(Loaded { slices, reading, packing: started.elapsed() - reading });
         };
         let memory = |error| failure((PathBuf::from("memory"), error));
         let staging = match &mut self.staging {
@@ -99,6 +112,23 @@ impl Loader {
         let packing = started.elapsed() - reading;
         Ok(Loaded { slices, reading, packing })
     }
+}
+
+/// Compares an expert that was read with its digest.
+fn verify(
+    layer: &LayerTable,
+    key: ExpertKey,
+    slices: &[Range<usize>],
+    slot: &Block,
+) -> Result<(), (PathBuf, io::Error)> {
+    let read = slices.first().and_then(|range| slot.bytes().get(range.clone()));
+    if read.map(Digest::of) == layer.digest(key.expert) && read.is_some() {
+        return Ok(());
+    }
+    let path = layer.slices(key.expert as usize)[0].source().path().to_owned();
+    let reason =
+        "its digest is not the manifest's: the file is damaged; `turbospark verify` names all that is";
+    Err((path, io::Error::new(io::ErrorKind::InvalidData, reason)))
 }
 
 /// Reads the slices of an expert; where they lie in `into`.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::assemble::LayoutError;
 use crate::gguf::{GgufError, MetadataError, SplitError};
 use crate::joined::JoinError;
+use crate::packed::PackedError;
 use crate::quantization::QuantizationError;
 use crate::safetensors::SafetensorsError;
 
@@ -96,6 +97,9 @@ pub enum OpenError {
     /// A safetensors file or index that cannot be read.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
+    /// A packed store that cannot be read.
+    #[error(transparent)]
+    Packed(#[from] PackedError),
     /// A tensor that is in two of the given files.
     #[error("{}: tensor {tensor} is there twice", path.display())]
     DuplicateTensor {

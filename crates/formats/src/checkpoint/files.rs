@@ -10,13 +10,13 @@ use super::{OpenError, TokenizerFiles};
 
 const MIB: u64 = 1 << 20;
 /// config.json and its like.
-pub(super) const MAX_CONFIG: u64 = 16 * MIB;
+pub(crate) const MAX_CONFIG: u64 = 16 * MIB;
 /// The index of a model with some hundred thousand tensors.
-pub(super) const MAX_INDEX: u64 = 64 * MIB;
-const MAX_TOKENIZER: u64 = 256 * MIB;
+pub(crate) const MAX_INDEX: u64 = 64 * MIB;
+pub(crate) const MAX_TOKENIZER: u64 = 256 * MIB;
 
 /// The content of `path`, `None` if there is no such file.
-pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, OpenError> {
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, OpenError> {
     let io = |error| OpenError::Io { path: path.to_owned(), error };
     let file = match File::open(path) {
         Ok(file) => file,
@@ -32,28 +32,37 @@ pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, OpenError
     Ok(Some(bytes))
 }
 
-pub(super) fn json(path: &Path, bytes: &[u8]) -> Result<Value, OpenError> {
+pub(crate) fn json(path: &Path, bytes: &[u8]) -> Result<Value, OpenError> {
     serde_json::from_slice(bytes).map_err(|error| OpenError::Json { path: path.to_owned(), error })
 }
 
-pub(super) fn read_json(path: &Path, limit: u64) -> Result<Option<Value>, OpenError> {
-    read(path, limit)?.map(|bytes| json(path, &bytes)).transpose()
+/// The content of config.json.
+pub(crate) fn object(path: &Path, bytes: &[u8]) -> Result<Value, OpenError> {
+    let config = json(path, bytes)?;
+    if config.is_object() { Ok(config) } else { Err(OpenError::Config { path: path.to_owned() }) }
 }
 
-/// The tokenizer's files in `folder`.
-pub(super) fn tokenizer(folder: &Path) -> Result<TokenizerFiles, OpenError> {
-    let chat_template = match read(&folder.join("chat_template.jinja"), MAX_CONFIG)? {
+/// Reads the file of that name and of at most so many bytes; `None` if there is no such file.
+pub(crate) type ReadFile<'a> = dyn Fn(&str, u64) -> Result<Option<Vec<u8>>, OpenError> + 'a;
+
+pub(crate) fn read_json(folder: &Path, name: &str, read: &ReadFile<'_>) -> Result<Option<Value>, OpenError> {
+    read(name, MAX_CONFIG)?.map(|bytes| json(&folder.join(name), &bytes)).transpose()
+}
+
+/// The tokenizer's files; `folder` is where they are, for messages.
+pub(crate) fn tokenizer(folder: &Path, read: &ReadFile<'_>) -> Result<TokenizerFiles, OpenError> {
+    let chat_template = match read("chat_template.jinja", MAX_CONFIG)? {
         Some(bytes) => Some(text(folder.join("chat_template.jinja"), bytes)?),
         None => {
-            let old = read_json(&folder.join("chat_template.json"), MAX_CONFIG)?;
+            let old = read_json(folder, "chat_template.json", read)?;
             old.as_ref().and_then(|old| old.get("chat_template")).and_then(Value::as_str).map(str::to_owned)
         }
     };
     Ok(TokenizerFiles {
-        tokenizer: read(&folder.join("tokenizer.json"), MAX_TOKENIZER)?,
-        config: read_json(&folder.join("tokenizer_config.json"), MAX_CONFIG)?,
+        tokenizer: read("tokenizer.json", MAX_TOKENIZER)?,
+        config: read_json(folder, "tokenizer_config.json", read)?,
         chat_template,
-        special_tokens: read_json(&folder.join("special_tokens_map.json"), MAX_CONFIG)?,
+        special_tokens: read_json(folder, "special_tokens_map.json", read)?,
     })
 }
 

@@ -1,7 +1,7 @@
 //! One view of a model, whatever its files: metadata, tensors by canonical name, tokenizer files.
 
 mod error;
-mod files;
+pub(crate) mod files;
 mod open;
 
 use std::collections::BTreeMap;
@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 pub use error::OpenError;
 
+use crate::gguf::GgufPairs;
+use crate::packed::PackedStore;
 use crate::{GgufMetadata, Tensor};
 
 /// Where the hyper-parameters come from; families turn either into their config struct.
@@ -50,6 +52,9 @@ pub struct Checkpoint {
     /// Tensors that were skipped, with the reason (vision tower, rotary tables).
     pub skipped: Vec<(String, &'static str)>,
     pub(crate) tensors: BTreeMap<String, Tensor>,
+    pub(crate) packed: Option<PackedStore>,
+    /// The metadata as the file of a GGUF has it.
+    pub(crate) gguf_pairs: Option<GgufPairs>,
 }
 
 impl Checkpoint {
@@ -60,6 +65,12 @@ impl Checkpoint {
     /// stacks named `..experts.{gate,up,down}_proj.{weight,bias}` of [experts, rows, columns].
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
+    }
+
+    /// The packed store that the checkpoint was opened from, if it was one. Its stacks of experts have names, shapes
+    /// and layouts, but no matrices: [`Tensor::count`] is 0.
+    pub fn packed(&self) -> Option<&PackedStore> {
+        self.packed.as_ref()
     }
 
     /// All tensors in the order of their names.

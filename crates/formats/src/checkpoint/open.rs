@@ -14,6 +14,7 @@ use crate::gguf::{GgufFile, SplitName, join};
 use crate::joined::{Joined, Joiner};
 use crate::names::hugging_face::{self, Experts};
 use crate::names::{Role, gguf};
+use crate::packed;
 use crate::quantization::MlxQuantization;
 use crate::safetensors::{Index, SafetensorsFile, SafetensorsTensor};
 use crate::stored::Stored;
@@ -22,22 +23,25 @@ const INDEX: &str = "model.safetensors.index.json";
 
 impl Checkpoint {
     /// Opens the model at `path`: a GGUF file (of a split model, any part), a folder with config.json and
-    /// safetensors, a folder with one GGUF, or a file within such a folder.
+    /// safetensors, a folder with one GGUF, a packed store, or a file within such a folder.
     pub fn open(path: &Path) -> Result<Checkpoint, OpenError> {
         let io = |error| OpenError::Io { path: path.to_owned(), error };
         if std::fs::metadata(path).map_err(io)?.is_dir() {
-            return open_folder(path);
-        }
-        let mut magic = Vec::new();
-        File::open(path).map_err(io)?.take(4).read_to_end(&mut magic).map_err(io)?;
-        if magic == b"GGUF" {
-            return open_gguf(path);
+            return if packed::is_store(path) { packed::open(path) } else { open_folder(path) };
         }
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let folder = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
+        if packed::stands_for_store(&name) && packed::is_store(folder) {
+            return packed::open(folder);
+        }
+        let mut magic = Vec::new();
+        File::open(path).map_err(io)?.take(4).read_to_end(&mut magic).map_err(io)?;
+        if magic == b"GGUF" {
+            return open_gguf(path);
+        }
         if name == "config.json" || name == INDEX {
             return open_folder(folder);
         }
@@ -72,7 +76,10 @@ impl Checkpoint {
             assembler.add(stored, role).map_err(layout)?;
         }
         let assembled = assembler.finish().map_err(layout)?;
-        Ok(checkpoint(path, Metadata::Gguf(file.metadata), TokenizerFiles::default(), assembled))
+        let pairs = Some(file.pairs);
+        let metadata = Metadata::Gguf(file.metadata);
+        let opened = checkpoint(path, metadata, TokenizerFiles::default(), assembled);
+        Ok(Checkpoint { gguf_pairs: pairs, ..opened })
     }
 
     /// Reads a Hugging Face or MLX model whose files are given: config.json and the safetensors. `path` stands
@@ -82,7 +89,7 @@ impl Checkpoint {
         config: &[u8],
         shards: &[Arc<Source>],
     ) -> Result<Checkpoint, OpenError> {
-        let config = object(&path.join("config.json"), config)?;
+        let config = files::object(&path.join("config.json"), config)?;
         let mut tensors = Vec::new();
         for shard in shards {
             tensors.extend(SafetensorsFile::read(shard)?.tensors);
@@ -99,7 +106,8 @@ fn checkpoint(
     tokenizer: TokenizerFiles,
     assembled: Assembled,
 ) -> Checkpoint {
-    Checkpoint { path, metadata, tokenizer, skipped: assembled.skipped, tensors: assembled.tensors }
+    let Assembled { tensors, skipped } = assembled;
+    Checkpoint { path, metadata, tokenizer, skipped, tensors, packed: None, gguf_pairs: None }
 }
 
 fn open_gguf(path: &Path) -> Result<Checkpoint, OpenError> {
@@ -168,9 +176,10 @@ fn open_with_config(
         let found = "there is no config.json beside the *.safetensors".to_owned();
         return Err(OpenError::NotAModel { path: folder.to_owned(), found });
     };
-    let config = object(&file, &config)?;
-    let generation = files::read_json(&folder.join("generation_config.json"), files::MAX_CONFIG)?;
-    let tokenizer = files::tokenizer(folder)?;
+    let config = files::object(&file, &config)?;
+    let read = |name: &str, limit| files::read(&folder.join(name), limit);
+    let generation = files::read_json(folder, "generation_config.json", &read)?;
+    let tokenizer = files::tokenizer(folder, &read)?;
     let assembled = assemble(folder, &config, tensors)?;
     Ok(checkpoint(path.to_owned(), Metadata::Config { config, generation }, tokenizer, assembled))
 }
@@ -205,11 +214,6 @@ fn assemble(path: &Path, config: &Value, tensors: Vec<SafetensorsTensor>) -> Res
         }
     }
     assembler.finish().map_err(|error| OpenError::Layout { path: path(), error: error.into() })
-}
-
-fn object(path: &Path, bytes: &[u8]) -> Result<Value, OpenError> {
-    let config = files::json(path, bytes)?;
-    if config.is_object() { Ok(config) } else { Err(OpenError::Config { path: path.to_owned() }) }
 }
 
 fn read_shard(path: &Path) -> Result<Vec<SafetensorsTensor>, OpenError> {

@@ -20,6 +20,23 @@ pub struct GgufFile {
     pub metadata: GgufMetadata,
     /// Tensors in the order of the file.
     pub tensors: Vec<GgufTensor>,
+    /// The key-value pairs as the file has them.
+    pub(crate) pairs: GgufPairs,
+}
+
+/// Key-value pairs in the bytes of their file.
+#[derive(Clone, Debug)]
+pub(crate) struct GgufPairs {
+    count: usize,
+    bytes: ByteSlice,
+}
+
+impl GgufPairs {
+    /// A GGUF file of the same metadata that has no tensors.
+    pub fn without_tensors(&self) -> Vec<u8> {
+        let (version, tensors, count) = (3u32.to_le_bytes(), 0u64.to_le_bytes(), self.count as u64);
+        [b"GGUF", &version[..], &tensors, &count.to_le_bytes(), &self.bytes].concat()
+    }
 }
 
 /// A tensor of a GGUF file.
@@ -61,7 +78,11 @@ fn read(source: &Arc<Source>) -> Result<GgufFile, GgufFault> {
     }
     let tensors = cursor.count(SHORTEST_TENSOR, "the number of tensors")?;
     let pairs = cursor.count(values::SHORTEST_PAIR, "the number of metadata keys")?;
+    let start = cursor.position();
     let metadata = values::read_pairs(&mut cursor, pairs)?;
+    let bytes = ByteSlice::new(source, start..cursor.position());
+    let bytes = bytes.ok_or(GgufFault::Magic)?;
+    let pairs = GgufPairs { count: pairs, bytes };
     let entries = read_entries(&mut cursor, tensors)?;
 
     let alignment = alignment(&metadata)?;
@@ -72,7 +93,7 @@ fn read(source: &Arc<Source>) -> Result<GgufFile, GgufFault> {
         .map(|entry| place(source, entry, data, alignment))
         .collect::<Result<Vec<_>, _>>()?;
     check_overlap(&tensors)?;
-    Ok(GgufFile { metadata, tensors })
+    Ok(GgufFile { metadata, tensors, pairs })
 }
 
 fn alignment(metadata: &GgufMetadata) -> Result<u64, GgufFault> {

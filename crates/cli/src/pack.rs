@@ -1,0 +1,58 @@
+//! `turbospark pack`: a model as a packed store.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use turbospark_engine::pack::{PackOptions, pack};
+use turbospark_formats::Checkpoint;
+
+use crate::error::CliError;
+use crate::terminal::{Bar, bytes};
+
+/// Write a model as a packed store: experts ready to compute, digests of everything
+#[derive(Args)]
+#[command(
+    after_help = "Running the same command again after an interruption goes on where it stopped.\n\nExample:\n  turbospark \
+pack gpt-oss-20b.gguf -o gpt-oss-20b.packed && turbospark run -m gpt-oss-20b.packed \"Hello\""
+)]
+pub struct PackArgs {
+    /// A GGUF file, or a folder with config.json and safetensors
+    model: PathBuf,
+    /// The store's folder: new, empty, or one that was begun before
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Threads that pack, each with one expert at a time [default: the cores that the process may use]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+impl PackArgs {
+    pub fn execute(&self) -> Result<(), CliError> {
+        let started = Instant::now();
+        let checkpoint = Checkpoint::open(&self.model)?;
+        let mut options = PackOptions::default();
+        if let Some(threads) = self.threads {
+            options.threads = threads.into();
+        }
+        let bar = Bar::bytes("packing");
+        let packed = pack(&checkpoint, &self.output, &options, &|done, total| bar.set_of(done, total))?;
+        drop(bar);
+        let folder = self.output.display();
+        if packed.kept == packed.bytes {
+            eprintln!("{folder} is complete already; `turbospark verify {folder}` checks it");
+            return Ok(());
+        }
+        let kept = match packed.kept {
+            0 => String::new(),
+            kept => format!(", {} of it by an earlier run", bytes(kept as usize)),
+        };
+        eprintln!(
+            "{folder}: {} in {:.1} s{kept}; {} experts ready to compute",
+            bytes(packed.bytes as usize),
+            started.elapsed().as_secs_f64(),
+            packed.experts
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! Writing a model as a packed store, whose experts are read from disk ready to compute.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use turbospark_cpu::{Isa, PanelPacker};
+use turbospark_experts::{ExpertTable, LayerPacker};
+use turbospark_families::FamilyOptions;
+use turbospark_formats::Checkpoint;
+use turbospark_formats::packed::{Begun, ExpertStacks, PackError, StorePlan, StoreWriter};
+use turbospark_program::{ExpertPacker, Program};
+
+use crate::engine::EngineError;
+
+pub use turbospark_formats::packed::{Damage, DamageKind, Verification, verify};
+
+/// How a store is written.
+#[derive(Clone, Copy, Debug)]
+pub struct PackOptions {
+    /// Threads that read and pack experts, each with one at a time.
+    pub threads: usize,
+    /// Instruction set of the packing; the bytes are the same on any.
+    pub isa: Isa,
+}
+
+impl Default for PackOptions {
+    fn default() -> PackOptions {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        PackOptions { threads, isa: Isa::detect() }
+    }
+}
+
+/// A store that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// Bytes of its files, the manifest apart.
+    pub bytes: u64,
+    /// Of them those that an earlier run had written.
+    pub kept: u64,
+    /// Number of experts.
+    pub experts: usize,
+}
+
+/// Writes `checkpoint` to `folder`, or goes on where an earlier run stopped. `progress` is told the bytes that are
+/// there and all there will be, from any thread.
+///
+/// What is complete is kept if the same model is packed again; a folder with anything else in it is refused.
+pub fn pack(
+    checkpoint: &Checkpoint,
+    folder: &Path,
+    options: &PackOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Packed, EngineError> {
+    if checkpoint.packed().is_some() {
+        return Err(PackError::Packed(checkpoint.path.clone()).into());
+    }
+    let program = turbospark_families::build(checkpoint, &FamilyOptions::default())?.program;
+    if program.expert_layers().is_empty() {
+        return Err(PackError::Dense(checkpoint.path.clone()).into());
+    }
+    let packer = PanelPacker::new(options.isa);
+    let table = ExpertTable::find(&program, checkpoint)?;
+    let stacks = stacks(&program, &table, &packer);
+    let plan = StorePlan::new(checkpoint, packer.id(), None, &stacks)?;
+    let total = plan.bytes();
+    let experts = stacks.iter().map(|layer| layer.experts).sum();
+
+    let done = Mutex::new(0);
+    let add = |bytes: u64| {
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        *done += bytes;
+        progress(*done, total);
+    };
+    let mut kept = 0;
+    let begun = StoreWriter::begin(folder, plan, &mut |bytes| {
+        kept += bytes;
+        add(bytes);
+    })?;
+    let mut writer = match begun {
+        Begun::Complete => return Ok(Packed { bytes: total, kept: total, experts }),
+        Begun::Writer(writer) => writer,
+    };
+    writer.write_resident(&mut |bytes| add(bytes))?;
+    let mut layers = LayerPacker::open(table, &packer, options.threads)?;
+    for index in 0..stacks.len() {
+        writer.write_experts(index, |sink| {
+            layers.pack(index, &packer, &|expert, bytes| {
+                sink.put(expert, bytes)?;
+                add(bytes.len() as u64);
+                Ok::<_, EngineError>(())
+            })
+        })?;
+    }
+    writer.finish()?;
+    Ok(Packed { bytes: total, kept, experts })
+}
+
+/// What the experts of each layer are packed from, and how large they are then.
+fn stacks(program: &Program, table: &ExpertTable, packer: &dyn ExpertPacker) -> Vec<ExpertStacks> {
+    let layers = program.expert_layers().iter().zip(table.layers());
+    let stacks = layers.map(|(layer, table)| {
+        let layout = table.layout();
+        ExpertStacks {
+            layer: layer.layer,
+            stacks: [&layer.gate, &layer.up, &layer.down].map(String::clone),
+            matrices: [&layout.gate, &layout.up, &layout.down].map(|matrix| matrix.layout),
+            experts: layer.experts,
+            bytes: packer.bytes(layout),
+        }
+    });
+    stacks.collect()
+}
