@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use turbospark_engine::pack::{PackOptions, pack};
-use turbospark_formats::Checkpoint;
+use turbospark_formats::{Checkpoint, Format};
 
 use crate::error::CliError;
 use crate::terminal::{Bar, bytes};
@@ -22,9 +22,39 @@ pub struct PackArgs {
     /// The store's folder: new, empty, or one that was begun before
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
+    /// Quantise routed experts of F16, BF16 or F32 on the way
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    quantize: Option<Quantized>,
     /// Threads that pack, each with one expert at a time [default: the cores that the process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(non_camel_case_types)]
+enum Quantized {
+    /// 4-bit floats in blocks of 32, as gpt-oss has them
+    Mxfp4,
+    /// 4 bits in blocks of 32
+    #[value(name = "q4_0")]
+    Q4_0,
+    /// 8 bits in blocks of 32
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// 4 bits in blocks of 32 with scales and minima, 256 together
+    #[value(name = "q4_k")]
+    Q4_K,
+}
+
+impl Quantized {
+    fn format(self) -> Format {
+        match self {
+            Quantized::Mxfp4 => Format::MXFP4,
+            Quantized::Q4_0 => Format::Q4_0,
+            Quantized::Q8_0 => Format::Q8_0,
+            Quantized::Q4_K => Format::Q4_K,
+        }
+    }
 }
 
 impl PackArgs {
@@ -35,6 +65,7 @@ impl PackArgs {
         if let Some(threads) = self.threads {
             options.threads = threads.into();
         }
+        options.quantize = self.quantize.map(Quantized::format);
         let bar = Bar::bytes("packing");
         let packed = pack(&checkpoint, &self.output, &options, &|done, total| bar.set_of(done, total))?;
         drop(bar);

@@ -147,6 +147,7 @@ impl CpuExecutor {
     ) -> Result<(), StepError> {
         batch.check(&self.program, states)?;
         outputs.check(batch, &self.program)?;
+        self.loaded.check_tables()?;
         if !self.program.expert_layers().is_empty() {
             ExpertRunner::check(experts)?;
         }

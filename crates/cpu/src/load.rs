@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use turbospark_formats::{ByteSlice, Checkpoint, RowMap, Tensor};
-use turbospark_program::{Op, Precision, Program, Weight, Weights};
+use turbospark_program::{Op, Precision, Program, StepError, Weight, Weights};
 
 use crate::error::OpenError;
 use crate::isa::Isa;
@@ -170,6 +170,14 @@ impl Loaded {
 
     fn tables(&self) -> impl Iterator<Item = &ByteSlice> {
         self.tables.iter().flat_map(|&weight| self.tensors.get(weight).slices(0))
+    }
+
+    /// Fails if the file of a table that is read by row was cut: touching its rows would end the process.
+    pub fn check_tables(&self) -> Result<(), StepError> {
+        self.tables().try_for_each(|slice| {
+            let source = slice.source();
+            source.check_whole().map_err(|error| StepError::Table { path: source.path().to_owned(), error })
+        })
     }
 
     /// Lets go of the pages of tables that are read by row.

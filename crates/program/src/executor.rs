@@ -145,6 +145,14 @@ pub enum StepError {
     /// An expert could not be had.
     #[error(transparent)]
     Expert(#[from] ExpertError),
+    /// A table whose rows are read from its file, and the file was cut.
+    #[error("reading rows of a table from {}: {error}", path.display())]
+    Table {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What happened.
+        error: std::io::Error,
+    },
     /// Mathematics went out of range.
     #[error("row {row}: logit {index} is {value}, not a finite number; the checkpoint or an edit is broken")]
     NotFinite {

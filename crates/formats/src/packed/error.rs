@@ -93,6 +93,16 @@ pub enum PackError {
     /// A model without routed experts.
     #[error("{}: the model has no routed experts, so there is nothing to pack; run it as it is", .0.display())]
     Dense(PathBuf),
+    /// Experts that cannot be quantised as asked.
+    #[error("experts of layer {layer} cannot be quantised to {format}: {reason}")]
+    Quantize {
+        /// Model layer.
+        layer: usize,
+        /// The format.
+        format: crate::Format,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// A folder with something else in it.
     #[error("{}: the folder has other files ({found}); name a new or an empty folder", path.display())]
     NotEmpty {

@@ -1,17 +1,19 @@
 //! Writing a model as a packed store, whose experts are read from disk ready to compute.
 
+mod quantize;
+
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use turbospark_cpu::{Isa, PanelPacker};
 use turbospark_experts::{ExpertTable, LayerPacker};
 use turbospark_families::FamilyOptions;
-use turbospark_formats::Checkpoint;
 use turbospark_formats::packed::{Begun, ExpertStacks, PackError, StorePlan, StoreWriter};
+use turbospark_formats::{Checkpoint, Format, MatrixLayout};
 use turbospark_program::{ExpertPacker, Program};
 
 use crate::engine::EngineError;
+use quantize::QuantizingPacker;
 
 pub use turbospark_formats::packed::{Damage, DamageKind, Verification, verify};
 
@@ -22,12 +24,14 @@ pub struct PackOptions {
     pub threads: usize,
     /// Instruction set of the packing; the bytes are the same on any.
     pub isa: Isa,
+    /// The format that experts of f16, bf16 or f32 are quantised to; none keeps what they are.
+    pub quantize: Option<Format>,
 }
 
 impl Default for PackOptions {
     fn default() -> PackOptions {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        PackOptions { threads, isa: Isa::detect() }
+        PackOptions { threads, isa: Isa::detect(), quantize: None }
     }
 }
 
@@ -59,10 +63,16 @@ pub fn pack(
     if program.expert_layers().is_empty() {
         return Err(PackError::Dense(checkpoint.path.clone()).into());
     }
-    let packer = PanelPacker::new(options.isa);
     let table = ExpertTable::find(&program, checkpoint)?;
-    let stacks = stacks(&program, &table, &packer);
-    let plan = StorePlan::new(checkpoint, packer.id(), None, &stacks)?;
+    let panels = PanelPacker::new(options.isa);
+    let quantizer =
+        options.quantize.map(|format| QuantizingPacker::new(panels, format, &table)).transpose()?;
+    let packer: &dyn ExpertPacker = match &quantizer {
+        Some(quantizer) => quantizer,
+        None => &panels,
+    };
+    let stacks = stacks(&program, &table, packer, options.quantize);
+    let plan = StorePlan::new(checkpoint, packer.id(), options.quantize, &stacks)?;
     let total = plan.bytes();
     let experts = stacks.iter().map(|layer| layer.experts).sum();
 
@@ -82,10 +92,13 @@ pub fn pack(
         Begun::Writer(writer) => writer,
     };
     writer.write_resident(&mut |bytes| add(bytes))?;
-    let mut layers = LayerPacker::open(table, &packer, options.threads)?;
+    let mut layers = LayerPacker::open(table, packer, options.threads)?;
     for index in 0..stacks.len() {
         writer.write_experts(index, |sink| {
-            layers.pack(index, &packer, &|expert, bytes| {
+            layers.pack(index, packer, &|expert, bytes| {
+                if let Some(quantizer) = &quantizer {
+                    quantizer.check(stacks[index].layer)?;
+                }
                 sink.put(expert, bytes)?;
                 add(bytes.len() as u64);
                 Ok::<_, EngineError>(())
@@ -97,14 +110,22 @@ pub fn pack(
 }
 
 /// What the experts of each layer are packed from, and how large they are then.
-fn stacks(program: &Program, table: &ExpertTable, packer: &dyn ExpertPacker) -> Vec<ExpertStacks> {
+fn stacks(
+    program: &Program,
+    table: &ExpertTable,
+    packer: &dyn ExpertPacker,
+    quantized: Option<Format>,
+) -> Vec<ExpertStacks> {
     let layers = program.expert_layers().iter().zip(table.layers());
     let stacks = layers.map(|(layer, table)| {
         let layout = table.layout();
         ExpertStacks {
             layer: layer.layer,
             stacks: [&layer.gate, &layer.up, &layer.down].map(String::clone),
-            matrices: [&layout.gate, &layout.up, &layout.down].map(|matrix| matrix.layout),
+            matrices: [&layout.gate, &layout.up, &layout.down].map(|matrix| {
+                let format = quantized.unwrap_or(matrix.layout.format);
+                MatrixLayout::plain(format, matrix.layout.rows, matrix.layout.columns)
+            }),
             experts: layer.experts,
             bytes: packer.bytes(layout),
         }
