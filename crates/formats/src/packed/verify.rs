@@ -120,7 +120,7 @@ pub fn verify(
         Err(fault) => return Err(PackedError::new(&path, fault)),
     };
     found.files += manifest.files.len();
-    found.bytes += manifest.files.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
+    found.bytes = manifest.files.iter().map(|file| file.bytes).fold(found.bytes, u64::saturating_add);
     let damage = check(folder, &manifest.files, threads, &|done| progress(done, found.bytes));
     found.damage.extend(damage);
     let known: HashSet<&str> = manifest.files.iter().map(|file| &file.name[..]).chain([MANIFEST]).collect();
