@@ -45,10 +45,20 @@ struct Summary {
     parameters: usize,
     bytes: usize,
     expert_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packed: Option<Packed>,
     formats: BTreeMap<String, FormatShare>,
     kv_bytes_per_position: usize,
     max_positions: usize,
     unused: Vec<Skipped>,
+}
+
+/// Of a packed store.
+#[derive(Serialize)]
+struct Packed {
+    layout: String,
+    quantized: Option<String>,
+    bytes: usize,
 }
 
 #[derive(Default, Serialize)]
@@ -183,6 +193,11 @@ impl Summary {
             share.parameters += tensor.shape().iter().product::<usize>();
             share.bytes += tensor.bytes();
         }
+        let packed = checkpoint.packed().map(|store| Packed {
+            layout: store.packing().to_owned(),
+            quantized: store.quantized().map(|format| format.to_string()),
+            bytes: store.expert_bytes(),
+        });
         let skipped = checkpoint.skipped.iter();
         let skipped =
             skipped.map(|(tensor, reason)| Skipped { tensor: tensor.clone(), reason: reason.to_string() });
@@ -197,6 +212,7 @@ impl Summary {
             parameters: formats.values().map(|share| share.parameters).sum(),
             bytes: formats.values().map(|share| share.bytes).sum(),
             expert_bytes,
+            packed,
             formats,
             kv_bytes_per_position: model
                 .program
@@ -218,6 +234,11 @@ impl Summary {
             "weights",
             format!("{}, of them routed experts {}", bytes(self.bytes), bytes(self.expert_bytes)),
         )?;
+        if let Some(Packed { layout, quantized, bytes: size }) = &self.packed {
+            let quantized = quantized.iter().map(|format| format!(", quantised to {format}"));
+            let quantized = quantized.collect::<String>();
+            line("experts", format!("packed as {layout}{quantized}, {} on disk", bytes(*size)))?;
+        }
         for (format, share) in &self.formats {
             let (n, size) = (share.tensors, bytes(share.bytes));
             line("", format!("{format:22} {n:5} tensors {size:>10}"))?;
