@@ -13,7 +13,7 @@ use crate::terminal::{Bar, bytes};
 /// Write a model as a packed store: experts ready to compute, digests of everything
 #[derive(Args)]
 #[command(
-    after_help = "Running the same command again after an interruption goes on where it stopped.\n\nExample:\n  turbospark \
+    after_help = "Running the same command again goes on where it was interrupted, and writes anew what was damaged.\n\nExample:\n  turbospark \
 pack gpt-oss-20b.gguf -o gpt-oss-20b.packed && turbospark run -m gpt-oss-20b.packed \"Hello\""
 )]
 pub struct PackArgs {
@@ -71,7 +71,7 @@ impl PackArgs {
         drop(bar);
         let folder = self.output.display();
         if packed.kept == packed.bytes {
-            eprintln!("{folder} is complete already; `turbospark verify {folder}` checks it");
+            eprintln!("{folder} is complete already, and all of it is as written");
             return Ok(());
         }
         let kept = match packed.kept {

@@ -52,7 +52,9 @@ impl VerifyArgs {
             }
             count => Err(CliError::file(
                 &self.store,
-                format!("{count} of its parts are damaged; pack the model again into a new folder"),
+                format!(
+                    "{count} of its parts are damaged; `turbospark pack MODEL -o` it again writes those anew"
+                ),
             )),
         }
     }

@@ -146,6 +146,41 @@ fn an_unfinished_store_is_refused_and_goes_on() {
 }
 
 #[test]
+fn what_is_damaged_is_written_again_and_only_from_the_same_model() {
+    let source = checkpoint("gpt_oss/hf-mxfp4");
+    let store = Store::of(&source);
+    let expected = files(store.path());
+    for file in ["experts-00001.safetensors", "resident.safetensors", "config.json"] {
+        let path = store.path().join(file);
+        flip(&path, expected[file].len() - 20);
+        let packed = pack(&source, store.path(), &PackOptions::default(), &|_, _| {}).unwrap();
+        assert_eq!(packed.bytes - packed.kept, expected[file].len() as u64);
+        assert!(files(store.path()) == expected);
+        std::fs::remove_file(&path).unwrap();
+        pack(&source, store.path(), &PackOptions::default(), &|_, _| {}).unwrap();
+        assert!(files(store.path()) == expected);
+    }
+    // The same shapes with other weights.
+    let folder = tempfile::tempdir().unwrap();
+    for (file, bytes) in files(&source.path) {
+        std::fs::write(folder.path().join(file), bytes).unwrap();
+    }
+    let model = folder.path().join("model.safetensors");
+    for at in 1..400 {
+        flip(&model, std::fs::metadata(&model).unwrap().len() - 200 * at);
+    }
+    std::fs::remove_file(store.path().join("experts-00001.safetensors")).unwrap();
+    let other = Checkpoint::open(folder.path()).unwrap();
+    let error = pack(&other, store.path(), &PackOptions::default(), &|_, _| {}).err().unwrap().to_string();
+    assert!(error.contains("not the one that this store was packed from"), "{error}");
+    assert!(!store.path().join("experts-00001.safetensors").exists());
+    // A manifest that is damaged says nothing of the rest.
+    flip(&store.path().join("turbospark.json"), 500);
+    let error = pack(&source, store.path(), &PackOptions::default(), &|_, _| {}).err().unwrap().to_string();
+    assert!(error.contains("manifest is damaged"), "{error}");
+}
+
+#[test]
 fn what_cannot_be_packed_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |source: &Checkpoint, path: &Path, options: &PackOptions| {

@@ -10,6 +10,8 @@ use crate::policy::ExpertKey;
 use crate::reader::{Files, Loader, ReaderKind};
 use crate::table::ExpertTable;
 
+const _: () = assert!(PACKED_ALIGNMENT == PAGE);
+
 /// Threads that read and pack experts, each with one at a time.
 pub struct LayerPacker {
     table: Arc<ExpertTable>,

@@ -49,7 +49,8 @@ pub struct Packed {
 /// Writes `checkpoint` to `folder`, or goes on where an earlier run stopped. `progress` is told the bytes that are
 /// there and all there will be, from any thread.
 ///
-/// What is complete is kept if the same model is packed again; a folder with anything else in it is refused.
+/// What is complete and not damaged is kept if the same model is packed again; a folder with anything else in it is
+/// refused.
 pub fn pack(
     checkpoint: &Checkpoint,
     folder: &Path,

@@ -33,7 +33,9 @@ pub enum PackedFault {
     #[error("{0}")]
     Io(std::io::Error),
     /// A manifest whose own digest is wrong.
-    #[error("the manifest is damaged: its text has another digest than it states; pack the model again")]
+    #[error(
+        "the manifest is damaged: its text has another digest than it states; remove the folder and pack the model again"
+    )]
     Manifest,
     /// A manifest that is no manifest.
     #[error("not the manifest of a packed store: {0}")]
@@ -50,10 +52,13 @@ pub enum PackedFault {
     #[error("the manifest names the file {0:?}, expected a plain name within the folder")]
     FileName(String),
     /// A file that is not there.
-    #[error("the file is missing; pack the model again")]
+    #[error("the file is missing; `turbospark pack` into the same folder writes it anew")]
     Missing,
     /// A file of another length.
-    #[error("the file has {found} bytes, the manifest says {expected}: it was cut or replaced; pack again")]
+    #[error(
+        "the file has {found} bytes, the manifest says {expected}: it was cut or replaced; \
+         `turbospark pack` into the same folder writes it anew"
+    )]
     Length {
         /// Bytes there are.
         found: u64,
@@ -61,7 +66,9 @@ pub enum PackedFault {
         expected: u64,
     },
     /// Bytes that are not those that were written.
-    #[error("{what} is damaged: its digest is not the manifest's; pack the model again")]
+    #[error(
+        "{what} is damaged: its digest is not the manifest's; `turbospark pack` into the same folder writes it anew"
+    )]
     Damaged {
         /// A tensor, the header, the file.
         what: String,

@@ -145,7 +145,8 @@ pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>, PackedError> {
 
 /// Whether a file has the bytes that its entry says.
 pub(super) fn is_whole(folder: &Path, entry: &FileEntry) -> bool {
-    entry.head().is_some() && check(folder, std::slice::from_ref(entry), 1, &|_| {}).is_empty()
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    entry.head().is_some() && check(folder, std::slice::from_ref(entry), threads, &|_| {}).is_empty()
 }
 
 /// Compares files whose tensors have no more bytes than they.

@@ -15,7 +15,7 @@ use super::{JOURNAL, MANIFEST, PART, PackError};
 
 /// What [`StoreWriter::begin`] found.
 pub enum Begun {
-    /// The store was complete before.
+    /// The store was complete before, and is as it was written.
     Complete,
     /// Something is left to write.
     Writer(StoreWriter),
@@ -26,8 +26,10 @@ pub struct StoreWriter {
     folder: PathBuf,
     plan: StorePlan,
     journal: Journal,
+    /// The files of a complete store, of which some are damaged: what is written again has to be the same.
+    expected: Option<Vec<FileEntry>>,
     /// Held while the folder is written to.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 /// Where the tensors of a file go, from any thread.
@@ -41,17 +43,17 @@ pub struct Sink<'a> {
 
 impl StoreWriter {
     /// Begins to write `plan` to `folder`, or goes on where an earlier run stopped. `kept` is told the bytes of
-    /// files that are kept, after their digests were checked.
+    /// files that are kept, after their digests were checked. Of a complete store, damaged files are written again.
     pub fn begin(folder: &Path, plan: StorePlan, kept: &mut dyn FnMut(u64)) -> Result<Begun, PackError> {
         std::fs::create_dir_all(folder).map_err(PackError::io(folder))?;
         let lock = lock(folder)?;
-        if folder.join(MANIFEST).exists() {
-            return complete(folder, &plan).map(|()| Begun::Complete);
-        }
         let sources = plan.sources.iter().map(|path| Stamp::of(path)).collect::<Result<Vec<_>, _>>()?;
         let other = |reason| PackError::Other { path: folder.to_owned(), reason };
+        let expected = complete(folder, &plan)?;
         let mut files = Vec::new();
-        if let Some(journal) = Journal::read(folder) {
+        if let Some(expected) = &expected {
+            files.clone_from(expected);
+        } else if let Some(journal) = Journal::read(folder) {
             if journal.identity != plan.manifest.identity {
                 return Err(other("it has the unfinished store of another model, or with other options"));
             }
@@ -62,7 +64,9 @@ impl StoreWriter {
             }
             files = journal.files;
         }
-        check_names(folder, &plan)?;
+        if expected.is_none() {
+            check_names(folder, &plan)?;
+        }
         files.retain(|entry| {
             let known = plan.files.iter().any(|file| file.name == entry.name && file.bytes() == entry.bytes);
             let whole = known && is_whole(folder, entry);
@@ -71,6 +75,10 @@ impl StoreWriter {
             }
             whole
         });
+        if expected.is_some() && files.len() == plan.files.len() {
+            remove_journal(folder)?;
+            return Ok(Begun::Complete);
+        }
         let needed = plan.bytes() - files.iter().map(|file| file.bytes).sum::<u64>();
         // Parts of an earlier run are written over, so that their space is free as well.
         let parts = plan.files.iter().filter_map(|file| std::fs::metadata(part(folder, &file.name)).ok());
@@ -81,7 +89,8 @@ impl StoreWriter {
             return Err(PackError::Space { path: folder.to_owned(), needed, free });
         }
         let journal = Journal { identity: plan.manifest.identity, sources, files };
-        let writer = StoreWriter { folder: folder.to_owned(), plan, journal, _lock: lock };
+        let folder = folder.to_owned();
+        let writer = StoreWriter { folder, plan, journal, expected, _lock: lock };
         writer.save()?;
         Ok(Begun::Writer(writer))
     }
@@ -119,6 +128,11 @@ impl StoreWriter {
 
     /// Writes the manifest, which makes the store complete.
     pub fn finish(self) -> Result<(), PackError> {
+        if self.expected.is_some() {
+            // It has its manifest, which is right again.
+            remove_journal(&self.folder)?;
+            return sync_folder(&self.folder);
+        }
         let entry =
             |file: &PlannedFile| self.journal.files.iter().find(|entry| entry.name == file.name).cloned();
         let mut manifest: Manifest = self.plan.manifest.clone();
@@ -130,12 +144,14 @@ impl StoreWriter {
         let path = self.folder.join(MANIFEST);
         let text = manifest.seal().map_err(|error| PackError::io(&path)(error.into()))?;
         replace(&self.folder, MANIFEST, &text)?;
-        let journal = self.folder.join(JOURNAL);
-        std::fs::remove_file(&journal).map_err(PackError::io(&journal))?;
+        remove_journal(&self.folder)?;
         sync_folder(&self.folder)
     }
 
     fn save(&self) -> Result<(), PackError> {
+        if self.expected.is_some() {
+            return Ok(());
+        }
         let path = self.folder.join(JOURNAL);
         let text = serde_json::to_vec(&self.journal).map_err(|error| PackError::io(&path)(error.into()))?;
         replace(&self.folder, JOURNAL, &text)
@@ -175,6 +191,11 @@ impl StoreWriter {
         drop(file);
         let name = planned.name.clone();
         let entry = FileEntry { name, bytes: planned.bytes(), digest: Digest::of(&planned.head), tensors };
+        if self.expected.as_ref().is_some_and(|expected| !expected.contains(&entry)) {
+            std::fs::remove_file(&path).map_err(io)?;
+            let reason = "the model is not the one that this store was packed from";
+            return Err(PackError::Other { path: self.folder.clone(), reason }.into());
+        }
         std::fs::rename(&path, self.folder.join(&entry.name)).map_err(io)?;
         self.journal.files.push(entry);
         self.save().map_err(E::from)
@@ -244,41 +265,47 @@ fn replace(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), PackError> {
         let mut file = File::create(&path)?;
         file.write_all(bytes)?;
         file.sync_all()?;
+        drop(file);
         std::fs::rename(&path, folder.join(name))
     };
     write().map_err(PackError::io(&path))
 }
 
-/// Keeps other processes from writing to the folder.
-fn lock(folder: &Path) -> Result<File, PackError> {
-    #[cfg(unix)]
-    let file = File::open(folder);
-    #[cfg(not(unix))]
-    let file = File::create(folder.join(format!("{JOURNAL}{PART}")));
-    let file = file.map_err(PackError::io(folder))?;
+/// Keeps other processes from writing to the folder, where folders can be locked.
+fn lock(folder: &Path) -> Result<Option<File>, PackError> {
+    if !cfg!(unix) {
+        return Ok(None);
+    }
+    let file = File::open(folder).map_err(PackError::io(folder))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(PackError::Busy(folder.to_owned())),
-        // Some file systems have no locks.
-        Err(std::fs::TryLockError::Error(_)) => Ok(file),
+        _ => Ok(Some(file)),
     }
 }
 
-/// Whether the complete store in `folder` is the planned one.
-fn complete(folder: &Path, plan: &StorePlan) -> Result<(), PackError> {
+fn remove_journal(folder: &Path) -> Result<(), PackError> {
+    let path = folder.join(JOURNAL);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(PackError::io(&path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The files of the complete store in `folder`, if there is one; it has to be the planned one.
+fn complete(folder: &Path, plan: &StorePlan) -> Result<Option<Vec<FileEntry>>, PackError> {
     let path = folder.join(MANIFEST);
-    let text = std::fs::read(&path).map_err(PackError::io(&path))?;
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(PackError::io(&path)(error)),
+    };
     let other = |reason| PackError::Other { path: folder.to_owned(), reason };
-    let manifest = Manifest::parse(&text).map_err(|_| other("it has a packed store that is damaged"))?;
+    let manifest =
+        Manifest::parse(&text).map_err(|_| other("it has a packed store whose manifest is damaged"))?;
     if manifest.identity != plan.manifest.identity {
         return Err(other("it has the packed store of another model, or with other options"));
     }
-    // Left when a run was ended between its last two steps.
-    let journal = folder.join(JOURNAL);
-    if journal.exists() {
-        std::fs::remove_file(&journal).map_err(PackError::io(&journal))?;
-    }
-    Ok(())
+    Ok(Some(manifest.files))
 }
 
 /// Refuses a folder with files that are not of this store.
