@@ -109,15 +109,16 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), PackError> {
     Ok(())
 }
 
-/// Lets the page cache go of a file that is on disk.
-pub(super) fn evict(file: &File) {
+/// Lets the page cache go of `bytes` bytes of a file that is on disk, or of all behind `start` if they are 0.
+pub(super) fn evict(file: &File, start: u64, bytes: u64) {
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd;
+        let (Ok(start), Ok(bytes)) = (start.try_into(), bytes.try_into()) else { return };
         // SAFETY: the descriptor is open, and the call touches no memory of this process. It is advice: its result
         // only tells whether it was taken.
-        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), start, bytes, libc::POSIX_FADV_DONTNEED) };
     }
     #[cfg(not(target_os = "linux"))]
-    let _ = file;
+    let _ = (file, start, bytes);
 }

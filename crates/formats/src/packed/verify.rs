@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::digest::{Digest, Hasher};
 use super::error::{PackedError, PackedFault};
-use super::files::read_at;
+use super::files::{evict, read_at};
 use super::manifest::{FileEntry, Manifest};
 use super::{JOURNAL, MANIFEST};
 use crate::OpenError;
@@ -244,5 +244,7 @@ fn digest(
             }
         }
     }
+    // Read once: it need not push out what others use.
+    evict(file, range.start, range.bytes);
     Ok(hasher.digest())
 }

@@ -187,7 +187,7 @@ impl StoreWriter {
         let missing = || io(std::io::Error::other("a tensor was not written"));
         let tensors = tensors.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
         file.sync_all().map_err(io)?;
-        evict(&file);
+        evict(&file, 0, 0);
         drop(file);
         let name = planned.name.clone();
         let entry = FileEntry { name, bytes: planned.bytes(), digest: Digest::of(&planned.head), tensors };
