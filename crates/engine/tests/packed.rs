@@ -6,9 +6,13 @@ mod packed_support;
 use std::path::Path;
 
 use packed_support::*;
+use turbospark_engine::memory_limit::MemorySize;
 use turbospark_engine::pack::{DamageKind, PackOptions, pack, verify};
 use turbospark_engine::reader::ReaderKind;
-use turbospark_engine::{Engine, EngineError, ExecutorKind, Keep, MemoryOptions, OpenOptions, Residency};
+use turbospark_engine::{
+    Engine, EngineError, ExecutorKind, ExpertPlacement, Keep, MemoryError, MemoryOptions, OpenOptions,
+    Residency,
+};
 use turbospark_formats::{Checkpoint, Format};
 
 /// Float, k-quants, MXFP4 and MLX; GGUF and Hugging Face; plain, fused, transposed.
@@ -229,6 +233,58 @@ fn what_cannot_be_done_with_a_store_is_refused_by_name() {
     ] {
         let message = refused(checkpoint, ExecutorKind::Cpu, memory);
         assert!(message.contains(option), "{option}: {message}");
+    }
+}
+
+#[test]
+fn a_store_of_another_layout_is_refused_by_its_name() {
+    let source = checkpoint("mixtral/gguf-mxfp4.gguf");
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |packing: &str, more: usize| {
+        let store = folder.path().join(packing);
+        made_up(&source, &store, packing, more);
+        let opened = Checkpoint::open(&store).unwrap();
+        assert_eq!(opened.packed().unwrap().packing(), packing);
+        Engine::new(&opened, OpenOptions::default()).err().unwrap().to_string()
+    };
+    let unknown = refused("panels-7", 0);
+    assert!(unknown.contains("packed as panels-7") && unknown.contains("reads panels-1"), "{unknown}");
+    let size = refused("panels-1", 64);
+    assert!(size.contains("layer 0") && size.contains("pack the model again"), "{size}");
+}
+
+#[test]
+fn the_plan_of_a_store_has_no_buffers_for_raw_experts() {
+    let source = checkpoint("demo");
+    let store = Store::of(&source);
+    let opened = Checkpoint::open(store.path()).unwrap();
+    let stream = MemoryOptions { residency: Residency::Stream, slots: Some(5), ..MemoryOptions::default() };
+    let staging = |checkpoint: &Checkpoint| {
+        let engine = engine(checkpoint, stream);
+        match &engine.memory().placement {
+            ExpertPlacement::Streamed { sizes, .. } => (sizes.staging, engine.memory().experts),
+            other => panic!("{other:?}"),
+        }
+    };
+    let expert = opened.packed().unwrap().layers()[0].experts[0].len();
+    assert_eq!(staging(&opened), (0, 5 * expert));
+    assert!(staging(&source).0 > 0);
+    // Mapped experts count, and the smallest budget that is named works.
+    for residency in [Residency::Mapped, Residency::Stream, Residency::Resident] {
+        let with = |bytes| {
+            let budget = Some(MemorySize::Bytes(bytes));
+            let memory = MemoryOptions { budget, residency, ..MemoryOptions::default() };
+            Engine::new(&opened, OpenOptions { memory, ..OpenOptions::default() })
+        };
+        let least = match with(1 << 20).err() {
+            Some(EngineError::Memory(MemoryError::TooSmall { least, .. })) => least,
+            other => panic!("{residency}: {other:?}"),
+        };
+        let works = with(least).unwrap();
+        assert!(works.memory().total() as u64 <= least);
+        if residency != Residency::Stream {
+            assert!(works.memory().experts >= opened.packed().unwrap().expert_bytes(), "{residency}");
+        }
     }
 }
 

@@ -12,8 +12,9 @@ use turbospark_engine::pack::{PackOptions, pack};
 use turbospark_engine::{
     Edits, Engine, Keep, MemoryOptions, OpenOptions, Progress, Request, Residency, demo_source,
 };
+use turbospark_formats::packed::{Begun, ExpertStacks, Sink, StorePlan, StoreWriter};
 use turbospark_formats::{Checkpoint, Format, MatrixLayout, MatrixRef, Tensor, quantize_row};
-use turbospark_program::{ExpertPacker, ExpertRef};
+use turbospark_program::{ExpertLayout, ExpertMatrix, ExpertPacker, ExpertRef};
 use turbospark_sampling::{Sampler, SamplingOptions};
 
 pub fn checkpoint(name: &str) -> Checkpoint {
@@ -102,6 +103,32 @@ impl Store {
     pub fn path(&self) -> &Path {
         self.0.path()
     }
+}
+
+/// Writes a store in the layout `packing`, with experts of zeros that are `more` bytes too long for panels.
+pub fn made_up(source: &Checkpoint, folder: &Path, packing: &str, more: usize) {
+    let packer = PanelPacker::new(Isa::SCALAR);
+    let stacks = (0..2).map(|layer| {
+        let stack = |matrix| format!("model.layers.{layer}.block_sparse_moe.experts.{matrix}_proj.weight");
+        let stacks = ["gate", "up", "down"].map(stack);
+        let matrices = stacks.each_ref().map(|name| *source.get(name).unwrap().layout());
+        let [gate, up, down] = matrices.map(|layout| ExpertMatrix { layout, slices: Vec::new() });
+        let bytes = packer.bytes(&ExpertLayout { gate, up, down, slice_bytes: Vec::new() }) + more;
+        let experts = source.get(&stacks[0]).unwrap().count();
+        ExpertStacks { layer, stacks, matrices, experts, bytes }
+    });
+    let stacks: Vec<_> = stacks.collect();
+    let plan = StorePlan::new(source, packing, None, &stacks).unwrap();
+    let Begun::Writer(mut writer) = StoreWriter::begin(folder, plan, &mut |_| {}).unwrap() else {
+        panic!("the folder is new")
+    };
+    writer.write_resident(&mut |_| {}).unwrap();
+    for (index, layer) in stacks.iter().enumerate() {
+        let fill =
+            |sink: &Sink<'_>| (0..layer.experts).try_for_each(|e| sink.put(e, &vec![0; layer.padded()]));
+        writer.write_experts(index, fill).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 /// Every file of a folder with its content.
