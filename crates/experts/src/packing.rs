@@ -45,12 +45,11 @@ impl LayerPacker {
 
     /// Packs every expert of the layer of that index. `sink` is given each from the thread that packed it, with zeros
     /// up to a multiple of [`PACKED_ALIGNMENT`]; the first error ends the work.
-    pub fn pack<E: From<ExpertError> + Send>(
-        &mut self,
-        layer: usize,
-        packer: &dyn ExpertPacker,
-        sink: &(dyn Fn(usize, &[u8]) -> Result<(), E> + Sync),
-    ) -> Result<(), E> {
+    pub fn pack<E, F>(&mut self, layer: usize, packer: &dyn ExpertPacker, sink: F) -> Result<(), E>
+    where
+        E: From<ExpertError> + Send,
+        F: Fn(usize, &[u8]) -> Result<(), E> + Sync,
+    {
         let table = &self.table.layers()[layer];
         let bytes = packer.bytes(table.layout());
         let padded = bytes.next_multiple_of(PACKED_ALIGNMENT);

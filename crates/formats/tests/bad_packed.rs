@@ -8,7 +8,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use support::{refused, safetensors, safetensors_with};
-use turbospark_formats::packed::{Begun, ExpertStacks, StorePlan, StoreWriter, verify};
+use turbospark_formats::packed::{ExpertStacks, StorePlan, StoreWriter, verify};
 use turbospark_formats::{Checkpoint, Float, Format, MatrixLayout, OpenError};
 
 const MANIFEST: &str = "turbospark.json";
@@ -41,10 +41,7 @@ fn store(folder: &Path) {
         bytes: 4100,
     };
     let plan = StorePlan::new(&checkpoint, "toy-1", None, &[stacks]).unwrap();
-    let Begun::Writer(mut writer) = StoreWriter::begin(&folder.join("store"), plan, &mut |_| {}).unwrap()
-    else {
-        panic!("the store is new")
-    };
+    let mut writer = StoreWriter::begin(&folder.join("store"), plan, &mut |_| {}).unwrap().unwrap();
     writer.write_resident(&mut |_| {}).unwrap();
     let expert = |index: usize| vec![index as u8 + 1; 8192];
     let write =

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use turbospark_cpu::{Isa, PanelPacker};
 use turbospark_experts::{ExpertTable, LayerPacker};
 use turbospark_families::FamilyOptions;
-use turbospark_formats::packed::{Begun, ExpertStacks, PackError, StorePlan, StoreWriter};
+use turbospark_formats::packed::{ExpertStacks, PackError, StorePlan, StoreWriter};
 use turbospark_formats::{Checkpoint, Format, MatrixLayout};
 use turbospark_program::{ExpertPacker, Program};
 
@@ -88,17 +88,14 @@ pub fn pack(
         kept += bytes;
         add(bytes);
     })?;
-    let mut writer = match begun {
-        Begun::Complete => return Ok(Packed { bytes: total, kept: total, experts }),
-        Begun::Writer(writer) => writer,
-    };
+    let Some(mut writer) = begun else { return Ok(Packed { bytes: total, kept: total, experts }) };
     writer.write_resident(&mut |bytes| add(bytes))?;
     let mut layers = LayerPacker::open(table, packer, options.threads)?;
-    for index in 0..stacks.len() {
+    for (index, stacks) in stacks.iter().enumerate() {
         writer.write_experts(index, |sink| {
-            layers.pack(index, packer, &|expert, bytes| {
+            layers.pack(index, packer, |expert, bytes| {
                 if let Some(quantizer) = &quantizer {
-                    quantizer.check(stacks[index].layer)?;
+                    quantizer.check(stacks.layer)?;
                 }
                 sink.put(expert, bytes)?;
                 add(bytes.len() as u64);

@@ -12,7 +12,7 @@ use turbospark_engine::pack::{PackOptions, pack};
 use turbospark_engine::{
     Edits, Engine, Keep, MemoryOptions, OpenOptions, Progress, Request, Residency, demo_source,
 };
-use turbospark_formats::packed::{Begun, ExpertStacks, Sink, StorePlan, StoreWriter};
+use turbospark_formats::packed::{ExpertStacks, Sink, StorePlan, StoreWriter};
 use turbospark_formats::{Checkpoint, Format, MatrixLayout, MatrixRef, Tensor, quantize_row};
 use turbospark_program::{ExpertLayout, ExpertMatrix, ExpertPacker, ExpertRef};
 use turbospark_sampling::{Sampler, SamplingOptions};
@@ -119,9 +119,7 @@ pub fn made_up(source: &Checkpoint, folder: &Path, packing: &str, more: usize) {
     });
     let stacks: Vec<_> = stacks.collect();
     let plan = StorePlan::new(source, packing, None, &stacks).unwrap();
-    let Begun::Writer(mut writer) = StoreWriter::begin(folder, plan, &mut |_| {}).unwrap() else {
-        panic!("the folder is new")
-    };
+    let mut writer = StoreWriter::begin(folder, plan, &mut |_| {}).unwrap().unwrap();
     writer.write_resident(&mut |_| {}).unwrap();
     for (index, layer) in stacks.iter().enumerate() {
         let fill =

@@ -23,7 +23,7 @@ pub use error::{PackError, PackedError, PackedFault};
 pub(crate) use open::open;
 pub use plan::{ExpertStacks, StorePlan};
 pub use verify::{Damage, DamageKind, Verification, verify};
-pub use write::{Begun, Sink, StoreWriter};
+pub use write::{Sink, StoreWriter};
 
 use std::path::Path;
 

@@ -13,14 +13,6 @@ use super::plan::{Content, PlannedFile, StorePlan};
 use super::verify::is_whole;
 use super::{JOURNAL, MANIFEST, PART, PackError};
 
-/// What [`StoreWriter::begin`] found.
-pub enum Begun {
-    /// The store was complete before, and is as it was written.
-    Complete,
-    /// Something is left to write.
-    Writer(StoreWriter),
-}
-
 /// A store that is being written. Dropping it leaves what is complete for the next run.
 pub struct StoreWriter {
     folder: PathBuf,
@@ -43,8 +35,13 @@ pub struct Sink<'a> {
 
 impl StoreWriter {
     /// Begins to write `plan` to `folder`, or goes on where an earlier run stopped. `kept` is told the bytes of
-    /// files that are kept, after their digests were checked. Of a complete store, damaged files are written again.
-    pub fn begin(folder: &Path, plan: StorePlan, kept: &mut dyn FnMut(u64)) -> Result<Begun, PackError> {
+    /// files that are kept, after their digests were checked. Of a complete store, damaged files are written again;
+    /// none if there are none.
+    pub fn begin(
+        folder: &Path,
+        plan: StorePlan,
+        kept: &mut dyn FnMut(u64),
+    ) -> Result<Option<StoreWriter>, PackError> {
         std::fs::create_dir_all(folder).map_err(PackError::io(folder))?;
         let lock = lock(folder)?;
         let sources = plan.sources.iter().map(|path| Stamp::of(path)).collect::<Result<Vec<_>, _>>()?;
@@ -77,7 +74,7 @@ impl StoreWriter {
         });
         if expected.is_some() && files.len() == plan.files.len() {
             remove_journal(folder)?;
-            return Ok(Begun::Complete);
+            return Ok(None);
         }
         let needed = plan.bytes() - files.iter().map(|file| file.bytes).sum::<u64>();
         // Parts of an earlier run are written over, so that their space is free as well.
@@ -92,7 +89,7 @@ impl StoreWriter {
         let folder = folder.to_owned();
         let writer = StoreWriter { folder, plan, journal, expected, _lock: lock };
         writer.save()?;
-        Ok(Begun::Writer(writer))
+        Ok(Some(writer))
     }
 
     /// Writes the configuration, the tokenizer and the resident tensors, unless they are there. `progress` is told
