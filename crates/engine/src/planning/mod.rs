@@ -146,7 +146,10 @@ impl<'a> Planning<'a> {
         let workers = StreamOptions::new(0).workers;
         let disk = disk_rate(&self.table, reader, workers, DISK_TIME)?;
         let packer = PanelPacker::new(self.options.cpu.isa);
-        let packed = packed_rate(&self.table, disk.reader, workers, &packer, DISK_TIME)?;
+        let packed = match self.table.packing() {
+            Some(_) => disk,
+            None => packed_rate(&self.table, disk.reader, workers, &packer, DISK_TIME)?,
+        };
         Ok(Rates { memory, disk: Some(disk), packed: Some(packed) })
     }
 }

@@ -86,7 +86,8 @@ pub fn disk_rate(
     measure(table, reader, threads, None, time)
 }
 
-/// As [`disk_rate`], with experts packed by the threads that read them, as streaming does it.
+/// As [`disk_rate`], with experts packed by the threads that read them, as streaming does it; those of a packed store
+/// are only read.
 pub fn packed_rate(
     table: &ExpertTable,
     reader: ReaderKind,
@@ -105,6 +106,7 @@ fn measure(
     time: Duration,
 ) -> Result<DiskRate, ExpertError> {
     let threads = threads.max(1);
+    let packer = packer.filter(|_| table.packing().is_none());
     let files = Arc::new(Files::open(table, reader != ReaderKind::Buffered)?);
     let reader = match reader {
         ReaderKind::Auto => fastest(&files, table, threads),
@@ -118,7 +120,7 @@ fn measure(
         let reader = reader.make(&[]).ok()?;
         let Some(packer) = packer else { return Some(reads(&files, table, reader, memory)) };
         let (table, files) = (shared.clone(), files.clone());
-        let mut loader = Loader { table, files, reader, staging: Some(memory) };
+        let mut loader = Loader { table, files, reader, staging: Some(memory), verify: false };
         Some(Box::new(move |key| loader.load(key, Some(packer), &mut slot).is_ok()) as Work<'_>)
     };
     let mut total = DiskRate { reader, direct, bytes: 0, time: Duration::ZERO };
