@@ -1,4 +1,5 @@
 //! Models, stores and what is computed with them.
+#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -160,7 +161,6 @@ pub fn places(length: usize) -> Vec<usize> {
 
 /// Makes of a complete store one whose last file was being written.
 pub fn interrupt(store: &Store, source: &Checkpoint) {
-    let _ = source;
     let manifest = std::fs::read(store.path().join("turbospark.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
     let mut done = manifest["files"].as_array().unwrap().clone();
