@@ -26,7 +26,7 @@ which bound prompts. Shares are given of the whole time, and\nof the time that l
 Example:\n  turbospark bench model.gguf --prompt 512 --generate 128 --depth 0,4096"
 )]
 pub struct BenchArgs {
-    /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store; without it the demo model
     model: Option<PathBuf>,
     /// Lengths of prompts; 0 for none
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "512")]

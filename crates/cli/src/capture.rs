@@ -26,7 +26,7 @@ are written as they come.\n\nExample:\n  turbospark capture model.gguf --prompts
 --layers 0-23 --positions last --out rows.safetensors"
 )]
 pub struct CaptureArgs {
-    /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store; without it the demo model
     model: Option<PathBuf>,
     /// The prompts, as JSON lines
     #[arg(long, value_name = "FILE.jsonl")]

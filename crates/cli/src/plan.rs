@@ -25,7 +25,7 @@ Examples:\n  turbospark plan model.gguf --memory 8GiB\n  turbospark experts trac
 book.routing\n  turbospark plan model.gguf --memory 8GiB --trace book.routing"
 )]
 pub struct Plan {
-    /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store; without it the demo model
     model: Option<PathBuf>,
     /// Tell the hit rate from this trace of the model's routing (experts trace); without it all experts are taken to
     /// be liked alike

@@ -45,7 +45,7 @@ pub struct Run {
 /// What `run` and `chat` share.
 #[derive(Args, Clone, Debug)]
 pub struct TalkArgs {
-    /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store; without it the demo model
     #[arg(short, long)]
     pub model: Option<PathBuf>,
     /// Instructions to the model that stand before the conversation

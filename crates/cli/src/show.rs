@@ -21,7 +21,7 @@ use crate::terminal::bytes;
 #[derive(Args)]
 #[command(after_help = "Example:\n  turbospark show model.gguf --program | less")]
 pub struct Show {
-    /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store; without it the demo model
     model: Option<PathBuf>,
     /// List every tensor: name, shape, format, size, and the kernel or whatever else reads it
     #[arg(long)]

@@ -21,7 +21,7 @@ sum p ln(p / q), in\nnats, with p of what is compared against. Perplexities are 
 Example:\n  turbospark eval kl model-q4.gguf --text wiki.txt --against model-bf16.gguf --json"
 )]
 pub struct KlArgs {
-    /// A GGUF file, or a folder with config.json and safetensors
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store
     model: PathBuf,
     /// The text, UTF-8
     #[arg(long, value_name = "FILE")]

@@ -20,7 +20,7 @@ i32 and `router_w.N` f32 [T, k].\n\nExample:\n  echo '[411, 433, 258]' > ids.jso
 model.gguf --tokens ids.json --out logits.safetensors --taps"
 )]
 pub struct LogitsArgs {
-    /// A GGUF file, or a folder with config.json and safetensors
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store
     model: PathBuf,
     /// A JSON list of token ids
     #[arg(long, value_name = "FILE.json")]

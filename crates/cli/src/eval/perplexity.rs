@@ -22,7 +22,7 @@ each document (they are separated by blank lines) on its own, first token\n     
 Example:\n  turbospark eval perplexity model.gguf --text wiki.txt --context 512 --json"
 )]
 pub struct PerplexityArgs {
-    /// A GGUF file, or a folder with config.json and safetensors
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store
     model: PathBuf,
     /// The text, UTF-8
     #[arg(long, value_name = "FILE")]

@@ -19,7 +19,7 @@ use crate::terminal::Bar;
 turbospark eval routes model.gguf --text wiki.txt --json > routes.json"
 )]
 pub struct RoutesArgs {
-    /// A GGUF file, or a folder with config.json and safetensors
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store
     model: PathBuf,
     /// The text, UTF-8
     #[arg(long, value_name = "FILE")]

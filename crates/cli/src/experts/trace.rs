@@ -27,7 +27,7 @@ experts trace model.gguf --prompts questions.jsonl --generate 200 --out answers.
 --synthetic drifting --shape 24x32x4 --length 1600 --out drifting.routing"
 )]
 pub struct TraceArgs {
-    /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store; without it the demo model
     #[arg(conflicts_with = "synthetic")]
     model: Option<PathBuf>,
     /// The file to write

@@ -25,7 +25,7 @@ answer begins.\n\nExample:\n  turbospark steer sweep model.gguf --vector happy.g
 --layers 3 \\\n    --prompts neutral.jsonl --text heldout.txt"
 )]
 pub struct SweepArgs {
-    /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store; without it the demo model
     model: Option<PathBuf>,
     /// The vectors, spelled as for --steer without strength and layers
     #[arg(long, value_name = "FILE[:mode]")]

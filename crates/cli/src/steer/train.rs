@@ -25,7 +25,7 @@ means are apart,\nso strength 1 moves a row from one mean to the other.\n\nExamp
 --positive happy.jsonl --negative sad.jsonl --out happy.gguf --plot happy.svg"
 )]
 pub struct TrainArgs {
-    /// A GGUF file, or a folder with config.json and safetensors; without it the demo model
+    /// A GGUF file, a folder with config.json and safetensors, or a packed store; without it the demo model
     model: Option<PathBuf>,
     /// Prompts that the vectors should lead to
     #[arg(long, value_name = "FILE")]
