@@ -82,6 +82,8 @@ impl Policy for Forecast {
         // Kept until its layer comes, a slot is taken for that long: what is wanted soon costs less. The constant
         // was measured; anything from 0.05 to 3 is alike, and without the division up to a point is lost.
         let wait = layers_until(key.layer, now, self.layers) / f64::from(self.layers.max(1));
-        Worth(*self.share.get(key) / (1.0 + wait), 0.0)
+        let share = *self.share.get(key);
+        // Within a layer the share decides, even where two quotients round to the same.
+        Worth(share / (1.0 + wait), share)
     }
 }

@@ -7,6 +7,7 @@ mod lru;
 mod per_layer_lru;
 mod static_hot_set;
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -50,8 +51,28 @@ pub struct Moment {
 }
 
 /// What keeping an expert is worth; of the experts that may leave, the least worth does.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug)]
 pub struct Worth(pub f64, pub f64);
+
+impl Ord for Worth {
+    fn cmp(&self, other: &Worth) -> Ordering {
+        self.0.total_cmp(&other.0).then(self.1.total_cmp(&other.1))
+    }
+}
+
+impl PartialOrd for Worth {
+    fn partial_cmp(&self, other: &Worth) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Worth {
+    fn eq(&self, other: &Worth) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Worth {}
 
 /// Decides which expert leaves.
 pub trait Policy: Send {
@@ -68,6 +89,9 @@ pub trait Policy: Send {
     fn left(&mut self, _key: ExpertKey) {}
 
     /// The worth of an expert in a slot.
+    ///
+    /// Which of two experts of one layer is worth less may change only when that layer is used, by [`Policy::used`]
+    /// or [`Policy::chosen`]: a layer is put in order then, and choosing looks at the first of each.
     fn worth(&self, key: ExpertKey, now: Moment) -> Worth;
 }
 
@@ -99,8 +123,8 @@ impl<T: Clone> PerExpert<T> {
 
 /// How many layers run before `layer` does again.
 fn layers_until(layer: u32, now: Moment, layers: u32) -> f64 {
-    let gap = (layer + layers).saturating_sub(now.layer + 1);
-    f64::from(gap.checked_rem(layers).unwrap_or(0))
+    let wraps = if layer > now.layer { 0 } else { layers };
+    f64::from((layer + wraps).saturating_sub(now.layer + 1))
 }
 
 /// The policies by name.
@@ -198,7 +222,7 @@ mod tests {
             }
         }
         let worth = |key: &&ExpertKey| policy.worth(**key, now);
-        *held.iter().min_by(|a, b| worth(a).partial_cmp(&worth(b)).unwrap()).unwrap()
+        *held.iter().min_by_key(worth).unwrap()
     }
 
     #[test]

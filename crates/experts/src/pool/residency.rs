@@ -15,13 +15,23 @@ pub struct SizeClass {
 pub(crate) struct Residency {
     /// Size class of each layer.
     class_of: Vec<usize>,
-    /// For each class, its slots: they are numbered class by class.
-    ranges: Vec<std::ops::Range<usize>>,
+    /// For each class, its free slots: slots are numbered class by class.
     free: Vec<Vec<usize>>,
+    /// For each layer, who of it leaves first: choosing then looks at one expert a layer.
+    orders: Vec<Order>,
     keys: Vec<Option<ExpertKey>>,
     at: PerExpert<Option<usize>>,
     policy: Box<dyn Policy>,
     now: Moment,
+}
+
+/// The experts of a layer that are in slots.
+#[derive(Clone, Default)]
+struct Order {
+    /// With their slots, from the least worth on, of equals the lowest slot first.
+    held: Vec<(usize, ExpertKey)>,
+    /// Whether the layer was used since they were put in order.
+    stale: bool,
 }
 
 impl Residency {
@@ -33,16 +43,15 @@ impl Residency {
         policy: Box<dyn Policy>,
     ) -> Residency {
         let mut start = 0;
-        let range = |class: &SizeClass| {
+        let free = classes.iter().map(|class| {
             start += class.slots;
-            start - class.slots..start
-        };
-        let ranges: Vec<_> = classes.iter().map(range).collect();
+            (start - class.slots..start).rev().collect()
+        });
         Residency {
+            free: free.collect(),
+            orders: vec![Order::default(); class_of.len()],
             class_of,
-            free: ranges.iter().map(|range| range.clone().rev().collect()).collect(),
-            keys: vec![None; ranges.last().map_or(0, |range| range.end)],
-            ranges,
+            keys: vec![None; start],
             at: PerExpert::new(shape, None),
             policy,
             now: Moment::default(),
@@ -66,12 +75,14 @@ impl Residency {
     /// An expert is wanted; its slot if it has one.
     pub fn used(&mut self, key: ExpertKey) -> Option<usize> {
         self.policy.used(key, self.now);
+        self.orders[key.layer as usize].stale = true;
         self.find(key)
     }
 
     /// All that the layer uses, after [`Residency::used`] for each.
     pub fn chosen(&mut self, layer: usize, ids: &[u32]) {
         self.policy.chosen(layer, ids);
+        self.orders[layer].stale = true;
     }
 
     /// The slot of an expert.
@@ -95,35 +106,62 @@ impl Residency {
             Some(slot) => (slot, None),
             None => {
                 let (slot, left) = self.least(class, may_leave)?;
-                *self.at.get_mut(left) = None;
-                self.policy.left(left);
+                self.remove(slot, left);
                 (slot, Some(left))
             }
         };
         self.keys[slot] = Some(key);
         *self.at.get_mut(key) = Some(slot);
         self.policy.entered(key);
+        self.insert(slot, key);
         Some((slot, left))
     }
 
-    fn least(&self, class: usize, may_leave: impl Fn(usize) -> bool) -> Option<(usize, ExpertKey)> {
-        let mut least: Option<(Worth, usize, ExpertKey)> = None;
-        for slot in self.ranges[class].clone() {
-            let Some(key) = self.keys[slot].filter(|_| may_leave(slot)) else { continue };
-            let worth = self.policy.worth(key, self.now);
-            if least.is_none_or(|(known, ..)| worth < known) {
-                least = Some((worth, slot, key));
+    /// The least worth expert of a class that `may_leave`, of equals that in the lowest slot.
+    fn least(&mut self, class: usize, may_leave: impl Fn(usize) -> bool) -> Option<(usize, ExpertKey)> {
+        let mut least: Option<((Worth, usize), ExpertKey)> = None;
+        for layer in (0..self.orders.len()).filter(|&layer| self.class_of[layer] == class) {
+            let (policy, now) = (&self.policy, self.now);
+            let order = &mut self.orders[layer];
+            if std::mem::take(&mut order.stale) {
+                order.held.sort_by_cached_key(|&(slot, key)| (policy.worth(key, now), slot));
+            }
+            // Few may not leave, and most of them are of the layer that runs.
+            let first = order.held.iter().find(|(slot, _)| may_leave(*slot));
+            let Some(&(slot, key)) = first else { continue };
+            let worth = (policy.worth(key, now), slot);
+            if least.is_none_or(|(known, _)| worth < known) {
+                least = Some((worth, key));
             }
         }
-        least.map(|(_, slot, key)| (slot, key))
+        least.map(|((_, slot), key)| (slot, key))
+    }
+
+    /// Puts an expert where it belongs among those of its layer.
+    fn insert(&mut self, slot: usize, key: ExpertKey) {
+        let worth = |&(slot, key): &(usize, ExpertKey)| (self.policy.worth(key, self.now), slot);
+        let order = &mut self.orders[key.layer as usize];
+        let new = worth(&(slot, key));
+        let at = order.held.partition_point(|held| worth(held) < new);
+        order.held.insert(at, (slot, key));
+    }
+
+    /// Takes an expert out of its slot.
+    fn remove(&mut self, slot: usize, key: ExpertKey) {
+        self.keys[slot] = None;
+        *self.at.get_mut(key) = None;
+        self.orders[key.layer as usize].held.retain(|&(held, _)| held != slot);
+        self.policy.left(key);
     }
 
     /// Frees a slot whose expert did not come.
     pub fn forget(&mut self, slot: usize) {
-        if let Some(key) = self.keys[slot].take() {
-            *self.at.get_mut(key) = None;
-            self.policy.left(key);
+        if let Some(key) = self.keys[slot] {
+            self.remove(slot, key);
             self.free[self.class_of[key.layer as usize]].push(slot);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -129,7 +129,7 @@ fn random_steps_keep_every_promise() {
         let mut random = Random::new(seed);
         let slots = [1 + random.below(6), 1 + random.below(3)];
         let fewest = slots[0].min(slots[1]);
-        let kind = PolicyKind::ONLINE[random.below(4)];
+        let kind = PolicyKind::ONLINE[random.below(PolicyKind::ONLINE.len())];
         let prefetching = Some(Prefetching { busy: f64::INFINITY, reads: 1 }).filter(|_| seed % 2 == 0);
         let mut holder = Holder {
             state: pool(slots, kind, prefetching),
