@@ -179,6 +179,67 @@ impl TileMut<'_> {
     }
 }
 
+/// Rows quantised once, from which tiles are gathered: of routed experts each takes some rows, and most rows go to
+/// several.
+#[derive(Debug, Default)]
+pub(crate) struct QuantizedRows {
+    columns: usize,
+    words: Vec<u32>,
+}
+
+impl QuantizedRows {
+    /// Makes room; the memory is kept for the next use.
+    pub fn prepare(&mut self, rows: usize, columns: usize) {
+        assert!(columns.is_multiple_of(BLOCK), "blocks of 32 do not fit {columns} columns");
+        self.columns = columns;
+        let words = rows * row_words(Form::Blocks, columns);
+        if self.words.len() < words {
+            self.words.resize(words, 0);
+        }
+    }
+
+    /// The rows one by one, to be filled by [`quantize_alone`].
+    pub fn rows_mut(&mut self) -> impl Iterator<Item = &mut [u32]> {
+        let words = row_words(Form::Blocks, self.columns).max(1);
+        self.words.chunks_exact_mut(words)
+    }
+
+    /// A row.
+    pub fn row(&self, index: usize) -> &[u32] {
+        let words = row_words(Form::Blocks, self.columns);
+        &self.words[index * words..(index + 1) * words]
+    }
+}
+
+/// Quantises a row as a tile of its own.
+pub(crate) fn quantize_alone(isa: Isa, x: &[f32], words: &mut [u32]) {
+    quantize_row(isa, x, words, 0, 1);
+}
+
+impl TileMut<'_> {
+    /// As [`TileMut::fill`], of rows that are quantised already.
+    pub(crate) fn gather<'x>(&mut self, row: impl Fn(usize) -> &'x [u32]) {
+        let (rows, blocks) = (self.rows.len(), self.columns / BLOCK);
+        for (r, index) in self.rows.clone().enumerate() {
+            let (from, from_halves) = row(index).split_at(blocks * BLOCK_WORDS);
+            let (main, halves) = self.words.split_at_mut(blocks * BLOCK_WORDS * rows);
+            let main = main.chunks_exact_mut(BLOCK_WORDS * rows);
+            for (from, main) in from.as_chunks::<BLOCK_WORDS>().0.iter().zip(main) {
+                for (i, word) in from[..3].iter().enumerate() {
+                    main[i * rows + r] = *word;
+                }
+                main[3 * rows + QUADS * r..][..QUADS].copy_from_slice(&from[3..]);
+            }
+            let halves = halves.chunks_exact_mut(HALVES_WORDS * rows);
+            for (from, halves) in from_halves.as_chunks::<HALVES_WORDS>().0.iter().zip(halves) {
+                for (i, word) in from.iter().enumerate() {
+                    halves[i * rows + r] = *word;
+                }
+            }
+        }
+    }
+}
+
 /// Quantisation is plain code without fused operations: wider vectors change its speed only.
 fn quantize_row(isa: Isa, x: &[f32], words: &mut [u32], row: usize, rows: usize) {
     match isa.level() {
@@ -274,6 +335,23 @@ mod tests {
             let (scale, values) = quantize_block(&[x; BLOCK]);
             assert!(values[0] == 127 || scale == 1.0 && values[0] == 0, "{x:e}: {scale:e} {}", values[0]);
         }
+    }
+
+    #[test]
+    fn gathered_rows_are_as_if_quantised_in_place() {
+        let (rows, columns) = (11, 96);
+        let x: Vec<f32> = (0..rows * columns).map(|i| ((i * 37 % 101) as f32 - 50.0) / 7.0).collect();
+        let mut quantized = QuantizedRows::default();
+        quantized.prepare(rows, columns);
+        for (words, x) in quantized.rows_mut().zip(x.chunks_exact(columns)) {
+            quantize_alone(Isa::detect(), x, words);
+        }
+        let order = [3, 0, 10, 7, 7, 1, 2, 9, 4, 5];
+        let [mut gathered, mut filled] = [Activations::new(), Activations::new()];
+        gathered.prepare(Form::Blocks, order.len(), columns);
+        gathered.tiles_mut().for_each(|mut tile| tile.gather(|i| quantized.row(order[i])));
+        filled.fill(Isa::SCALAR, Form::Blocks, order.len(), columns, |i| &x[order[i] * columns..][..columns]);
+        assert_eq!(gathered.words, filled.words);
     }
 
     #[test]

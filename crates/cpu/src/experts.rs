@@ -10,7 +10,7 @@ use turbospark_program::{
     Activation, ExpertError, ExpertLayout, ExpertRequest, ExpertSource, Lease, Op, Program,
 };
 
-use crate::activations::{Activations, Form};
+use crate::activations::{Activations, Form, QuantizedRows, quantize_alone};
 use crate::isa::Isa;
 use crate::linears::{self, Job};
 use crate::ops;
@@ -48,6 +48,10 @@ pub(crate) struct ExpertRunner {
     starts: Vec<u32>,
     /// For each (row, rank) the row of `partials` that has its output.
     slots: Vec<u32>,
+    /// All rows, quantised once for all experts that take them.
+    quantized: QuantizedRows,
+    /// Whether that has been done in this layer.
+    is_quantized: bool,
     /// Inputs of each expert of a group, in blocks and as floats.
     inputs: [Vec<Activations>; 2],
     /// What lies between, quantised.
@@ -99,8 +103,10 @@ impl ExpertRunner {
                 let layer = &program.expert_layers()[experts.layer];
                 let uses = rows * layer.k;
                 let group = uses.min(GROUP_USES + rows);
-                // Inputs and what lies between, as f32 and quantised, and all outputs.
-                group * (3 * layer.hidden + 3 * layer.intermediate) * 4 + uses * layer.hidden * 4
+                // Inputs and what lies between, as f32 and quantised, all rows quantised, and all outputs.
+                group * (3 * layer.hidden + 3 * layer.intermediate) * 4
+                    + rows * layer.hidden * 2
+                    + uses * layer.hidden * 4
             }
             _ => 0,
         };
@@ -118,6 +124,7 @@ impl ExpertRunner {
     ) -> Result<(), ExpertError> {
         let (hidden, k) = (layer.hidden, layer.routes.k);
         self.sort(layer.routes);
+        self.is_quantized = false;
         let count = layer.routes.ids.len();
         room(&mut self.partials, count * hidden);
         room(&mut self.slots, count);
@@ -272,6 +279,22 @@ impl ExpertRunner {
                 input.prepare(wanted, rows, hidden);
                 tiles += rows.div_ceil(crate::activations::TILE);
             }
+            if tiles == 0 {
+                continue;
+            }
+            if wanted == Form::Blocks && !self.is_quantized {
+                self.is_quantized = true;
+                self.quantized.prepare(x.len() / hidden, hidden);
+                let rows = Mutex::new(self.quantized.rows_mut().zip(x.chunks_exact(hidden)));
+                pool.run(x.len() / hidden, 4, &|_, range| {
+                    for _ in range {
+                        let next = rows.lock().unwrap_or_else(PoisonError::into_inner).next();
+                        let Some((words, x)) = next else { continue };
+                        quantize_alone(isa, x, words);
+                    }
+                });
+            }
+            let quantized = &self.quantized;
             let all = inputs.iter_mut().zip(members.iter().flatten());
             let all =
                 Mutex::new(all.flat_map(|(input, m)| input.tiles_mut().map(move |tile| (tile, m.uses))));
@@ -279,7 +302,11 @@ impl ExpertRunner {
                 for _ in range {
                     let next = all.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some((mut tile, uses)) = next else { continue };
-                    tile.fill(isa, |i| &x[uses[i] as usize / k * hidden..][..hidden]);
+                    let row = |i: usize| uses[i] as usize / k;
+                    match wanted {
+                        Form::Blocks => tile.gather(|i| quantized.row(row(i))),
+                        Form::Floats => tile.fill(isa, |i| &x[row(i) * hidden..][..hidden]),
+                    }
                 }
             });
         }
