@@ -54,15 +54,15 @@ impl Probe for Compare<'_> {
 
 /// Bound of an op's largest error over the root mean square of its row.
 ///
-/// Quantising an input of K elements to 8 bits in blocks of 32 errs by at most half a step, of which there are 127
-/// to the block's largest magnitude; evenly spread, that is a root mean square of 0.29 / 127 of the largest, 0.6 %
-/// of an element's for normal values (largest of 32 near 2.6), and the error of a product over many elements has that
-/// share of its own root mean square. The largest of some thousand outputs is 4 to 5 times as far out; rows whose
-/// outputs cancel, and outputs of few inputs, double it.
+/// Rounding an element to 8 bits errs by at most half a step, evenly spread: a root mean square of 0.29 steps. A
+/// block of 32 has 127 steps to its largest magnitude, which is 2.4 times the root mean square of normal values: 0.54
+/// % of an element's. The error of a product over many elements has that share of the product's own root mean square,
+/// and the largest of some hundred thousand is 5 times as far out, 2.7 %. Rows whose outputs cancel, and outputs of
+/// few inputs, are given three times that.
 fn bound(program: &Program, op: usize) -> f32 {
     match &program.ops()[op] {
         Op::Linear { precision: Precision::Block, .. } => 0.08,
-        // Two products in a row, a non-linearity between.
+        // Gate, up and down each err, independently: less than the root of three times as far.
         Op::Experts { .. } => 0.12,
         Op::Embed { .. } | Op::Slice { .. } | Op::SelectRows { .. } => 0.0,
         Op::Attention { .. } => 2e-5,

@@ -15,8 +15,8 @@ use crate::terminal::Bar;
 /// Measure how far a model's predictions are from those of the reference, or of another file
 #[derive(Args)]
 #[command(
-    after_help = "The text is cut into windows of --context tokens; every position counts. The divergence is \
-sum p ln(p / q), in\nnats, with p of what is compared against. Perplexities are of the same positions. \
+    after_help = "The text is cut into windows of --context tokens (512 without it); every position counts. The \
+divergence is sum p ln(p / q), in\nnats, with p of what is compared against. Perplexities are of the same positions. \
 --steer steers the model, not what it is\ncompared against.\n\n\
 Example:\n  turbospark eval kl model-q4.gguf --text wiki.txt --against model-bf16.gguf --json"
 )]
