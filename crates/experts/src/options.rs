@@ -64,13 +64,18 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
+    /// Reading threads that keep a disk busy, as measured: two, and a third where they also pack what they read.
+    pub fn workers(packs: bool) -> usize {
+        if packs { 3 } else { 2 }
+    }
+
     /// A budget, and the default of everything else.
     pub fn new(budget: usize) -> StreamOptions {
         StreamOptions {
             budget,
             policy: PolicyKind::default(),
             reader: ReaderKind::default(),
-            workers: 2,
+            workers: StreamOptions::workers(false),
             prefetch: Prefetch::default(),
             verify: false,
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use turbospark_formats::{Float, Format, MatrixRef};
 
-use super::codes;
+use super::codes::{self, QUADS};
 use super::kind::{BLOCK, Head, LANES, PanelKind, Shape};
 use super::layout::PanelLayout;
 use super::sources::{self, Row, Source};
@@ -150,15 +150,26 @@ fn pack_unit<S: Source>(shape: Shape, source: S, rows: &[Row<'_>], blocks: Range
             }
             factors[i * size..(i + 1) * size].copy_from_slice(&pairs.as_flattened()[..size]);
         }
+        let size = S::BITS * LANES * BLOCK / 8;
+        let planes = &mut planes[i * size..(i + 1) * size];
+        if S::BITS == 4 {
+            let mut pairs = [[0; LANES]; QUADS / 2];
+            for (lane, row) in rows.iter().enumerate() {
+                for (pairs, pair) in pairs.iter_mut().zip(source.quad_pairs(row, block)) {
+                    pairs[lane] = pair;
+                }
+            }
+            for (out, pair) in planes.as_chunks_mut::<4>().0.iter_mut().zip(pairs.as_flattened()) {
+                *out = pair.to_le_bytes();
+            }
+            continue;
+        }
         for (codes, row) in codes.iter_mut().zip(rows) {
             source.codes(row, block, codes);
         }
-        let size = S::BITS * LANES * BLOCK / 8;
-        let planes = &mut planes[i * size..(i + 1) * size];
         match S::BITS {
             2 => codes::write::<2>(&codes, planes),
             3 => codes::write::<3>(&codes, planes),
-            4 => codes::write::<4>(&codes, planes),
             5 => codes::write::<5>(&codes, planes),
             6 => codes::write::<6>(&codes, planes),
             _ => codes::write::<8>(&codes, planes),

@@ -2,6 +2,7 @@
 
 use turbospark_formats::{Float, MAX_PARTS};
 
+use super::codes::QUADS;
 use super::kind::BLOCK;
 
 /// The byte slices of one stored row.
@@ -15,6 +16,16 @@ pub(super) trait Source: Copy {
 
     /// The codes of a block, in element order.
     fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]);
+
+    /// The codes of a block of 4 bits, as a plane of them has a row: quad 2j in the low and 2j + 1 in the high
+    /// nibbles of word j.
+    #[inline(always)]
+    fn quad_pairs(self, row: &Row<'_>, block: usize) -> [u32; QUADS / 2] {
+        let mut codes = [0; BLOCK];
+        self.codes(row, block, &mut codes);
+        let quads = codes.as_chunks::<4>().0;
+        std::array::from_fn(|j| u32::from_le_bytes(quads[2 * j]) | u32::from_le_bytes(quads[2 * j + 1]) << 4)
+    }
 
     /// Bits of the head: the scale and, if there is one, the addend (of k-quants its factor, negated, because
     /// they subtract a minimum).
@@ -46,6 +57,33 @@ pub(super) fn take_bits(bytes: &[u8], right: usize, mask: u8, left: usize, out: 
         let bits = (u64::from_le_bytes(*bytes) >> right & (BYTES * u64::from(mask))) << left;
         *out = (u64::from_le_bytes(*out) | bits).to_le_bytes();
     }
+}
+
+const LOW_NIBBLES: u32 = 0x0f0f_0f0f;
+
+#[inline(always)]
+fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
+    let quads = &bytes.as_chunks::<4>().0[..N];
+    std::array::from_fn(|i| u32::from_le_bytes(quads[i]))
+}
+
+/// [`Source::quad_pairs`] of 16 bytes with element j in the low and j + 16 in the high nibble of byte j.
+#[inline(always)]
+fn split_pairs(bytes: &[u8]) -> [u32; QUADS / 2] {
+    let [a, b, c, d] = words(bytes);
+    let low = |first: u32, second: u32| first & LOW_NIBBLES | (second & LOW_NIBBLES) << 4;
+    let high = |first: u32, second: u32| first >> 4 & LOW_NIBBLES | second & !LOW_NIBBLES;
+    [low(a, b), low(c, d), high(a, b), high(c, d)]
+}
+
+/// [`Source::quad_pairs`] of 32 bytes with element j in the low nibble of byte j, or in the high one.
+#[inline(always)]
+pub(super) fn half_pairs(bytes: &[u8], high: bool) -> [u32; QUADS / 2] {
+    let words: [u32; QUADS] = words(bytes);
+    let shift = if high { 4 } else { 0 };
+    std::array::from_fn(|j| {
+        words[2 * j] >> shift & LOW_NIBBLES | (words[2 * j + 1] >> shift & LOW_NIBBLES) << 4
+    })
 }
 
 /// Element j in the low and j + 16 in the high nibble of byte j.
@@ -98,6 +136,11 @@ macro_rules! nibble_blocks {
                 if let Some(at) = fifth {
                     fifth_bits(&bytes[at..at + 4], out);
                 }
+            }
+
+            #[inline(always)]
+            fn quad_pairs(self, row: &Row<'_>, block: usize) -> [u32; QUADS / 2] {
+                split_pairs(&unit(row, block, $bytes)[$codes..$codes + 16])
             }
 
             #[inline(always)]

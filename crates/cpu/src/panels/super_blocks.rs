@@ -1,7 +1,8 @@
 //! Reading ggml's super-blocks of 256 elements.
 
+use super::codes::QUADS;
 use super::kind::BLOCK;
-use super::sources::{Row, Source, split_nibbles, take_bits};
+use super::sources::{Row, Source, half_pairs, split_nibbles, take_bits};
 
 const NEGATE_HALF: u32 = 0x8000;
 
@@ -109,6 +110,12 @@ impl Source for Q4K {
     fn codes(self, row: &Row<'_>, block: usize, out: &mut [u8; BLOCK]) {
         let (bytes, b) = place(row, block, 144);
         nibbles(&bytes[16..], b, out);
+    }
+
+    #[inline(always)]
+    fn quad_pairs(self, row: &Row<'_>, block: usize) -> [u32; QUADS / 2] {
+        let (bytes, b) = place(row, block, 144);
+        half_pairs(&bytes[16 + b / 2 * BLOCK..][..BLOCK], b % 2 == 1)
     }
 
     #[inline(always)]

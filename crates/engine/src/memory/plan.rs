@@ -187,10 +187,10 @@ impl<'a> Planner<'a> {
             checkpoint,
             options,
             context,
+            workers: StreamOptions::workers(table.packing().is_none()),
             table,
             packer,
             budget,
-            workers: StreamOptions::new(0).workers,
         })
     }
 

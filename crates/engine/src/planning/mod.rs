@@ -143,7 +143,7 @@ impl<'a> Planning<'a> {
             return Ok(Rates { memory, disk: None, packed: None });
         }
         let reader = self.options.memory.reader.unwrap_or_default();
-        let workers = StreamOptions::new(0).workers;
+        let workers = StreamOptions::workers(self.table.packing().is_none());
         let disk = disk_rate(&self.table, reader, workers, DISK_TIME)?;
         let packer = PanelPacker::new(self.options.cpu.isa);
         let packed = match self.table.packing() {

@@ -20,7 +20,7 @@ use crate::table::{ExpertTable, LayerTable};
 /// Bytes that are read before what they complete is packed, while the next are on their way.
 ///
 /// Tests read a page at a time, so that small experts come in pieces too.
-const PIECE: usize = if cfg!(test) { PAGE } else { 512 << 10 };
+const PIECE: usize = if cfg!(test) { PAGE } else { 128 << 10 };
 
 /// What loading needs, in each thread that does it.
 pub(crate) struct Loader {
