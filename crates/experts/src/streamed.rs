@@ -36,6 +36,10 @@ pub struct StreamedExperts {
 /// the example `prefetch`, reading ahead still pays at 0.7 and costs at 1.
 const BUSY: f64 = 0.85;
 
+/// Share of what was read ahead that must then be asked for. A read in vain takes the disk, a processor to pack it and
+/// a slot from something that may be wanted; one in use saves a wait.
+const USED: f64 = 0.5;
+
 /// What threads, requests and leases share.
 struct Shared {
     state: Mutex<State>,
@@ -124,8 +128,8 @@ impl StreamedExperts {
         let ahead = (workers - 1).max(1);
         let prefetching = match options.prefetch {
             Prefetch::Off => None,
-            Prefetch::On => Some(Prefetching { busy: f64::INFINITY, reads: ahead }),
-            Prefetch::Auto => Some(Prefetching { busy: BUSY, reads: ahead }),
+            Prefetch::On => Some(Prefetching { busy: f64::INFINITY, used: 0.0, reads: ahead }),
+            Prefetch::Auto => Some(Prefetching { busy: BUSY, used: USED, reads: ahead }),
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(residency, blocks, prefetching)),

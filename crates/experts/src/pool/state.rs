@@ -81,11 +81,18 @@ pub(crate) enum Next {
 /// Limits of reading ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefetching {
-    /// Hints are taken while the disk is busy for less than this share of the time.
+    /// Hints are taken while the disk is busy for less than this share of the time,
     pub busy: f64,
+    /// and while at least this share of what was read ahead lately was then asked for.
+    pub used: f64,
     /// Most reads at a time, so that a request's read finds a thread.
     pub reads: usize,
 }
+
+/// Reads ahead that the share of useful ones is about.
+const FADE: f64 = 32.0;
+/// Hints that are passed over between two tries.
+const RETRY: usize = 64;
 
 pub(crate) struct State {
     residency: Residency,
@@ -98,6 +105,10 @@ pub(crate) struct State {
     /// Slots that are hinted.
     ahead: Vec<usize>,
     reading_ahead: usize,
+    /// Share of what was read ahead that was then asked for; older reads fade.
+    foresight: f64,
+    /// Times that hints came since they were last taken.
+    passed_over: usize,
     meter: Meter,
     pub statistics: Statistics,
     /// Set when the source is dropped.
@@ -120,6 +131,8 @@ impl State {
             hints: VecDeque::new(),
             ahead: Vec::new(),
             reading_ahead: 0,
+            foresight: 1.0,
+            passed_over: 0,
             meter: Meter::new(Instant::now()),
             statistics: Statistics::default(),
             closed: false,
@@ -150,7 +163,10 @@ impl State {
                     let hit = claim(&mut self.slots, slot, id, &mut request);
                     self.statistics.hits += u64::from(hit);
                     self.statistics.misses += u64::from(!hit);
-                    self.statistics.hints_used += u64::from(std::mem::take(&mut self.slots[slot].hinted));
+                    if std::mem::take(&mut self.slots[slot].hinted) {
+                        self.statistics.hints_used += 1;
+                        self.foresight += (1.0 - self.foresight) / FADE;
+                    }
                 }
                 None => {
                     self.statistics.misses += 1;
@@ -207,7 +223,11 @@ impl State {
         let Some(limits) = self.prefetching else { return };
         self.statistics.hinted += ids.len() as u64;
         self.hints.clear();
-        if self.meter.busy(now) < limits.busy {
+        // Hints that were of little use are tried again now and then: the topic may have changed.
+        let useful = self.foresight >= limits.used || self.passed_over >= RETRY;
+        self.passed_over += 1;
+        if useful && self.meter.busy(now) < limits.busy {
+            self.passed_over = 0;
             let keys = ids.iter().map(|&expert| ExpertKey::new(layer, expert));
             self.hints.extend(keys.filter(|&key| self.residency.find(key).is_none()));
         }
@@ -215,9 +235,12 @@ impl State {
 
     /// What was read ahead for `layer` is an expert as any other from now on.
     fn forget_hints(&mut self, layer: usize) {
-        let (residency, slots) = (&self.residency, &mut self.slots);
+        let (residency, slots, foresight) = (&self.residency, &mut self.slots, &mut self.foresight);
         self.ahead.retain(|&slot| {
             let waits = residency.key(slot).is_some_and(|key| key.layer as usize != layer);
+            if slots[slot].hinted && !waits {
+                *foresight -= *foresight / FADE;
+            }
             slots[slot].hinted &= waits;
             slots[slot].hinted
         });

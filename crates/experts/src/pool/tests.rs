@@ -130,7 +130,8 @@ fn random_steps_keep_every_promise() {
         let slots = [1 + random.below(6), 1 + random.below(3)];
         let fewest = slots[0].min(slots[1]);
         let kind = PolicyKind::ONLINE[random.below(PolicyKind::ONLINE.len())];
-        let prefetching = Some(Prefetching { busy: f64::INFINITY, reads: 1 }).filter(|_| seed % 2 == 0);
+        let prefetching =
+            Some(Prefetching { busy: f64::INFINITY, used: 0.0, reads: 1 }).filter(|_| seed % 2 == 0);
         let mut holder = Holder {
             state: pool(slots, kind, prefetching),
             failures: seed % 3 == 0,
@@ -223,7 +224,7 @@ fn two_requests_share_one_read() {
 
 #[test]
 fn hints_wait_for_an_idle_disk_and_are_counted_when_used() {
-    let mut state = pool([3, 1], PolicyKind::Lru, Some(Prefetching { busy: 0.5, reads: 1 }));
+    let mut state = pool([3, 1], PolicyKind::Lru, Some(Prefetching { busy: 0.5, used: 0.0, reads: 1 }));
     state.hint(1, &[4], Instant::now());
     let work = state.next_read(Instant::now()).0.unwrap();
     assert!(work.ahead);
@@ -242,7 +243,7 @@ fn hints_wait_for_an_idle_disk_and_are_counted_when_used() {
 
 #[test]
 fn what_was_read_ahead_stays_until_its_layer_comes() {
-    let mut state = pool([3, 1], PolicyKind::Forecast, Some(Prefetching { busy: 2.0, reads: 4 }));
+    let mut state = pool([3, 1], PolicyKind::Forecast, Some(Prefetching { busy: 2.0, used: 0.0, reads: 4 }));
     let arrive = |state: &mut State, work: Work| {
         let (slot, ahead) = (work.slot, work.ahead);
         state.arrived(slot, ahead, Ok(read(work)), Instant::now());
@@ -266,4 +267,33 @@ fn what_was_read_ahead_stays_until_its_layer_comes() {
     assert_eq!((state.statistics.hints_read, state.statistics.hints_used), (3, 2));
     state.cancel(request);
     state.check(&[]);
+}
+
+#[test]
+fn hints_that_are_of_no_use_are_passed_over_until_they_are_again() {
+    let mut state = pool([6, 1], PolicyKind::Lru, Some(Prefetching { busy: 2.0, used: 0.5, reads: 1 }));
+    let mut step = |state: &mut State, hinted: u32, asked: u32| {
+        state.hint(1, &[hinted], Instant::now());
+        let mut reads = 0;
+        while let Some(work) = state.next_read(Instant::now()).0 {
+            reads += usize::from(work.ahead);
+            let (slot, ahead) = (work.slot, work.ahead);
+            state.arrived(slot, ahead, Ok(read(work)), Instant::now());
+        }
+        let request = state.begin(1, &[asked]);
+        while let Some(work) = state.next_read(Instant::now()).0 {
+            let (slot, ahead) = (work.slot, work.ahead);
+            state.arrived(slot, ahead, Ok(read(work)), Instant::now());
+        }
+        state.cancel(request);
+        reads
+    };
+    // Each hint names an expert that is not in a slot and is not asked for.
+    let useless: Vec<usize> = (0..400).map(|i| step(&mut state, i % 10, 11)).collect();
+    let (first, last) = (useless[..20].iter().sum::<usize>(), useless[200..].iter().sum::<usize>());
+    assert!(first >= 14, "{first} of 20 were tried");
+    assert!((1..8).contains(&last), "{last} of 200 were tried");
+    // Then every hint is right, and after some tries they count again.
+    let useful: Vec<usize> = (0..4000).map(|i| step(&mut state, i % 10, i % 10)).collect();
+    assert!(useful[3000..].iter().sum::<usize>() > 900);
 }
