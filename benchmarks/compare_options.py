@@ -2,9 +2,9 @@
 """What an option of turbospark costs: time the same model with and without it, in turns.
 
     python3 compare_options.py --turbospark target/release/turbospark model.gguf --generate 128 --pairs 20 \\
-        --before "--expert-residency resident" --after "--expert-residency stream"
-    python3 compare_options.py --turbospark target/release/turbospark model.gguf --after "--steer v.gguf:add:0.1"
-    python3 compare_options.py --turbospark target/release/turbospark model.gguf --after "--capture"
+        --before="--expert-residency resident" --after="--expert-residency stream"
+    python3 compare_options.py --turbospark target/release/turbospark model.gguf --after="--steer v.gguf:add:0.1"
+    python3 compare_options.py --turbospark target/release/turbospark model.gguf --after=--capture
 
 Each pair is one `turbospark bench` with the options of --before and one with those of --after, the first of them in turns,
 because machines drift. A pair's ratio is the speed after over the speed before; told are the geometric mean of the ratios

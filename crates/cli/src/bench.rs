@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use turbospark_engine::bench::{Amount, Bench, Rate, Sample, Summary, Test, Work, median};
-use turbospark_engine::{Ceilings, Engine, EngineError, ExecutorKind, demo_source};
+use turbospark_engine::{Engine, EngineError, ExecutorKind, demo_source};
 use turbospark_formats::Checkpoint;
 use turbospark_program::Tap;
 
@@ -94,9 +94,7 @@ impl BenchArgs {
         }
         options.context = tests.iter().map(Test::positions).max();
         let executor = options.executor;
-        if executor == ExecutorKind::Cpu {
-            options.beside = Ceilings::BYTES;
-        }
+        options.beside = Bench::bytes(&program, &checkpoint, executor)?;
         let start = Instant::now();
         let mut engine = Engine::with_program(&checkpoint, program, options)?;
         let load = start.elapsed();

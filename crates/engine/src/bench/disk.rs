@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use turbospark_experts::ExpertTable;
 use turbospark_experts::reader::{ReaderKind, disk_rate};
+use turbospark_formats::Checkpoint;
+use turbospark_program::{ExpertError, Program};
 
 use crate::engine::Engine;
 
@@ -23,6 +25,13 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// Bytes that reading takes: an expert a thread.
+    pub fn bytes(program: &Program, checkpoint: &Checkpoint) -> Result<usize, ExpertError> {
+        let table = ExpertTable::find(program, checkpoint)?;
+        let largest = table.layers().iter().map(|layer| layer.layout().bytes()).max().unwrap_or(0);
+        Ok(largest * THREADS.iter().max().unwrap_or(&1))
+    }
+
     /// Tries all readers and several threads; none if experts are not streamed, or not past the page cache.
     pub fn find(engine: &Engine) -> Option<Disk> {
         let table = engine.streamed()?.table().clone();

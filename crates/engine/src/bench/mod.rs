@@ -8,7 +8,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use turbospark_cpu::{Ceilings, Timings};
-use turbospark_program::{Batch, Outputs, SequenceId, Tap, TapRows};
+use turbospark_formats::Checkpoint;
+use turbospark_program::{Batch, Outputs, Program, SequenceId, Tap, TapRows};
 
 pub use summary::{Rate, Statistic, StreamedShare, Summary, median};
 pub use work::{Amount, Work};
@@ -119,6 +120,21 @@ impl<'e> Bench<'e> {
         };
         let disk = Disk::find(engine);
         Ok(Bench { engine, ceilings, disk, random: 1, logits: Vec::new(), taps: Vec::new() })
+    }
+
+    /// Bytes that measuring the machine takes beside the model.
+    ///
+    /// # Errors
+    /// Experts that are not as the program needs them.
+    pub fn bytes(
+        program: &Program,
+        checkpoint: &Checkpoint,
+        kind: ExecutorKind,
+    ) -> Result<usize, EngineError> {
+        Ok(match kind {
+            ExecutorKind::Cpu => Ceilings::BYTES + Disk::bytes(program, checkpoint)?,
+            ExecutorKind::Reference => 0,
+        })
     }
 
     /// From now on the rows of `taps` are captured at the last position of every step, which the time includes.
