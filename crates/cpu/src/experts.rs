@@ -20,7 +20,7 @@ use crate::registers::Shared;
 use crate::route::Routes;
 use crate::timings::Watch;
 
-/// Experts that are worked on together where all are in memory: fewer regions, and enough panels for all threads.
+/// Experts that are worked on together: fewer regions, and enough panels for all threads.
 const GROUP: usize = 16;
 /// (row, rank) pairs after which a group takes no more experts.
 const GROUP_USES: usize = 512;
@@ -128,14 +128,15 @@ impl ExpertRunner {
         let count = layer.routes.ids.len();
         room(&mut self.partials, count * hidden);
         room(&mut self.slots, count);
-        let most = if layer.leases == usize::MAX { GROUP } else { 1 };
+        let most = layer.leases.clamp(1, GROUP);
         let mut done = 0;
         loop {
             let mut leases: [Option<Lease>; GROUP] = Default::default();
             let mut members = 0;
             let mut uses = 0;
             let mut watch = Watch::start();
-            while members < most && uses < GROUP_USES {
+            // What is there is worked on together, and while what is not is on its way.
+            while members < most && uses < GROUP_USES && (members == 0 || request.is_ready()) {
                 let Some(lease) = request.next()? else { break };
                 uses += self.uses_of(lease.expert as usize).len();
                 leases[members] = Some(lease);

@@ -271,7 +271,8 @@ fn load(
     };
     let experts = StreamedExperts::open(&program, checkpoint, Some(Arc::new(packer)), &stream)?;
     // The pages of resident weights would count for the process until the system wants them back.
-    let predict = stream.prefetch != Prefetch::Off;
+    // Where every expert has a slot there is nothing to foretell.
+    let predict = stream.prefetch != Prefetch::Off && plan.slots() < Some(plan.expert_count);
     let cpu = CpuOptions { evict: true, predict, ..options.cpu };
     let executor = CpuExecutor::open(program, checkpoint, cpu)?;
     Ok((Box::new(executor), Experts::Streamed(Box::new(experts))))

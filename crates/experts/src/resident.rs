@@ -87,6 +87,10 @@ impl ExpertRequest for Ready {
     fn next(&mut self) -> Result<Option<Lease>, ExpertError> {
         Ok(self.0.next())
     }
+
+    fn is_ready(&self) -> bool {
+        true
+    }
 }
 
 struct Mapped {

@@ -254,6 +254,10 @@ impl ExpertRequest for Open<'_> {
         }
         result
     }
+
+    fn is_ready(&self) -> bool {
+        self.shared.lock().is_ready(self.id)
+    }
 }
 
 impl Drop for Open<'_> {

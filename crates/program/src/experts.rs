@@ -99,6 +99,9 @@ pub trait ExpertRequest {
     /// Waits while nothing has arrived or no slot is free, so a holder gives leases back before it keeps more
     /// than [`ExpertSource::leases`].
     fn next(&mut self) -> Result<Option<Lease>, ExpertError>;
+
+    /// Whether [`ExpertRequest::next`] would return without waiting.
+    fn is_ready(&self) -> bool;
 }
 
 /// Turns a raw expert into the layout that an executor's kernels read; it runs when the expert is read.

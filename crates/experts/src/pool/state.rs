@@ -204,6 +204,11 @@ impl State {
         Next::Wait
     }
 
+    /// Whether the next expert of a request is there.
+    pub fn is_ready(&self, id: u64) -> bool {
+        self.requests.get(&id).is_some_and(|request| !request.ready.is_empty())
+    }
+
     /// A lease ends; its share of the memory must have been dropped.
     pub fn give_back(&mut self, slot: usize) {
         self.slots[slot].leases -= 1;
