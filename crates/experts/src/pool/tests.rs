@@ -272,7 +272,7 @@ fn what_was_read_ahead_stays_until_its_layer_comes() {
 #[test]
 fn hints_that_are_of_no_use_are_passed_over_until_they_are_again() {
     let mut state = pool([6, 1], PolicyKind::Lru, Some(Prefetching { busy: 2.0, used: 0.5, reads: 1 }));
-    let mut step = |state: &mut State, hinted: u32, asked: u32| {
+    let step = |state: &mut State, hinted: u32, asked: u32| {
         state.hint(1, &[hinted], Instant::now());
         let mut reads = 0;
         while let Some(work) = state.next_read(Instant::now()).0 {
