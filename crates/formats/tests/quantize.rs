@@ -110,8 +110,13 @@ fn bad_rows_are_named() {
     assert_eq!(quantize_row(Format::Q8_0, &[], &mut []), Ok(()));
 }
 
+/// A positive normal half from one of the scales that weights have, widened.
+fn half(mantissa: u16, exponent: u16) -> u16 {
+    ((exponent % 16 + 4) << 10) | mantissa & 1023
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn blocks_of_32_come_back(bytes: [[u8; 17]; 2], d: u16) {
@@ -125,6 +130,25 @@ proptest! {
                 prop_assert_eq!(round_trip(format, &values), values);
             }
         }
+    }
+
+    #[test]
+    fn blocks_of_q4_k_come_back(
+        codes in prop::array::uniform32(any::<u32>()),
+        packed: [u32; 3],
+        d in (any::<u16>(), any::<u16>(), any::<bool>()),
+        ratio in (any::<u16>(), -2i32..=3, any::<bool>()),
+    ) {
+        // Halves whose products differ without rounding: their exponents are near each other.
+        let d_bits = half(d.0, d.1) | u16::from(d.2) << 15;
+        let exponent = i32::from(d.1 % 16) + ratio.1;
+        prop_assume!((0..16).contains(&exponent));
+        let dmin_bits = half(ratio.0, exponent as u16) | u16::from(ratio.2) << 15;
+        let mut block = [d_bits.to_le_bytes(), dmin_bits.to_le_bytes()].concat();
+        block.extend(packed.iter().flat_map(|x| x.to_le_bytes()));
+        block.extend(codes.iter().flat_map(|x| x.to_le_bytes()));
+        let values = dequantize(Format::Q4_K, &block);
+        prop_assert_eq!(round_trip(Format::Q4_K, &values), values);
     }
 
     #[test]

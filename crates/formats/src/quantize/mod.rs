@@ -67,7 +67,7 @@ pub const QUANTIZED: [Format; 4] = [Format::MXFP4, Format::Q4_0, Format::Q8_0, F
 /// `format.row_bytes(0, values.len())` long.
 ///
 /// The blocks' values are near the least squared error that the format allows, and equal to `values` where the
-/// format holds them; of Q4_K the search for two scales is not exhaustive, and values may come back changed.
+/// format holds them; in Q4_K a block of 256 whose sums are rounded to f32 may come back a rounding off.
 ///
 /// # Errors
 ///

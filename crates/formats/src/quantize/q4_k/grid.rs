@@ -46,18 +46,32 @@ fn multiple(x: f64, unit: f16) -> Option<u8> {
     (near_integer(n, 1e-3) && (0.5..63.5).contains(&n)).then_some(n.round() as u8)
 }
 
-/// How far below zero a sub-block's codes may begin, for each code that its lowest value may have.
-fn offsets(ladder: Ladder) -> impl Iterator<Item = f64> {
-    (0..=15 - ladder.span).map(move |code| ladder.step * f64::from(code) - ladder.low)
+/// The steps that a sub-block's values may have been made with, the fewest first, and how far below zero its codes may
+/// begin. Values that lie on a ladder lie on finer ones too.
+fn lines(ladder: Ladder) -> impl Iterator<Item = (f64, f64)> {
+    (1..=15 / ladder.span.max(1)).flat_map(move |finer| {
+        let step = ladder.step / f64::from(finer);
+        (0..=15 - ladder.span * finer).map(move |code| (step, step * f64::from(code) - ladder.low))
+    })
 }
 
-/// The minimum at `dmin` that one of the ladder's offsets is.
-fn minimum(ladder: Ladder, dmin: f16) -> Option<u8> {
-    offsets(ladder).find_map(|x| multiple(x, dmin))
-}
-
-fn all(found: [Option<u8>; 8]) -> Option<[u8; 8]> {
-    found.iter().all(Option::is_some).then(|| found.map(Option::unwrap_or_default))
+/// The scale, minimum and codes of a sub-block at `d` and `dmin`, with which every reader computes exactly `values`.
+fn sub_block(
+    values: &[f32; 32],
+    sign: f64,
+    ladder: Ladder,
+    d: f16,
+    dmin: f16,
+) -> Option<(u8, u8, [f32; 32])> {
+    let flip = sign as f32;
+    lines(ladder).find_map(|(step, offset)| {
+        let (scale, min) = (multiple(step, d)?, multiple(offset, dmin)?);
+        let (step, offset) = (flip * d.to_f32() * f32::from(scale), flip * dmin.to_f32() * f32::from(min));
+        let code = |x: f32| if step == 0.0 { 0.0 } else { ((x + offset) / step).round().clamp(0.0, 15.0) };
+        let codes = values.map(code);
+        let exact = values.iter().zip(&codes).all(|(x, code)| step * code - offset == *x);
+        exact.then_some((scale, min, codes))
+    })
 }
 
 /// The block whose values are exactly `values`, if it can be found.
@@ -67,42 +81,35 @@ pub(super) fn block(values: &[[f32; 32]]) -> Option<Block> {
         for (ladder_j, values) in ladders.iter_mut().zip(values) {
             *ladder_j = ladder(values, sign)?;
         }
-        let widest = ladders.iter().fold(0f64, |m, ladder| m.max(ladder.step));
-        let flat = (widest == 0.0).then_some(f16::ZERO);
-        let ds: Vec<_> = flat
-            .into_iter()
-            .chain(units(widest))
-            .filter_map(|d| Some((d, all(ladders.map(|ladder| multiple(ladder.step, d)))?)))
-            .collect();
+        let widest = ladders.into_iter().max_by(|a, b| a.step.total_cmp(&b.step))?;
+        let flat = (widest.step == 0.0).then_some(f16::ZERO);
+        let finer = (1..=15 / widest.span.max(1)).map(|finer| widest.step / f64::from(finer));
+        let fits = |d: &f16| ladders.iter().all(|l| lines(*l).any(|(step, _)| multiple(step, *d).is_some()));
+        let ds: Vec<_> = flat.into_iter().chain(finer.flat_map(units)).filter(fits).collect();
         if ds.is_empty() {
             continue;
         }
-        let lows = ladders.iter().flat_map(|ladder| offsets(*ladder)).filter(|x| *x != 0.0);
-        for dmin in std::iter::once(f16::ZERO).chain(lows.flat_map(units)) {
-            let Some(mins) = all(ladders.map(|ladder| minimum(ladder, dmin))) else {
+        let lows = ladders.iter().flat_map(|ladder| lines(*ladder)).filter(|(_, offset)| *offset != 0.0);
+        for dmin in std::iter::once(f16::ZERO).chain(lows.flat_map(|(_, offset)| units(offset))) {
+            if !ladders.iter().all(|l| lines(*l).any(|(_, offset)| multiple(offset, dmin).is_some())) {
                 continue;
-            };
-            let flip = |x: f16| if sign < 0.0 { -x } else { x };
-            let block = ds.iter().find_map(|(d, scales)| exact(values, flip(*d), flip(dmin), *scales, mins));
-            if block.is_some() {
-                return block;
+            }
+            let found = ds.iter().find_map(|d| exact(values, sign, &ladders, *d, dmin));
+            if found.is_some() {
+                return found;
             }
         }
     }
     None
 }
 
-/// The block of these parameters if its values, computed as every reader does, are `values`.
-fn exact(values: &[[f32; 32]], d: f16, dmin: f16, scales: [u8; 8], mins: [u8; 8]) -> Option<Block> {
-    let mut codes = [[0.0; 32]; 8];
-    for (j, (values, codes)) in values.iter().zip(&mut codes).enumerate() {
-        let (scale, min) = (d.to_f32() * f32::from(scales[j]), dmin.to_f32() * f32::from(mins[j]));
-        for (x, code) in values.iter().zip(codes) {
-            *code = if scale == 0.0 { 0.0 } else { ((x + min) / scale).round().clamp(0.0, 15.0) };
-            if scale * *code - min != *x {
-                return None;
-            }
-        }
+/// The block of `d` and `dmin` that is exactly `values`.
+fn exact(values: &[[f32; 32]], sign: f64, ladders: &[Ladder; 8], d: f16, dmin: f16) -> Option<Block> {
+    let flip = |x: f16| if sign < 0.0 { -x } else { x };
+    let mut block =
+        Block { d: flip(d), dmin: flip(dmin), scales: [0; 8], mins: [0; 8], codes: [[0.0; 32]; 8] };
+    for (j, (values, ladder)) in values.iter().zip(ladders).enumerate() {
+        (block.scales[j], block.mins[j], block.codes[j]) = sub_block(values, sign, *ladder, d, dmin)?;
     }
-    Some(Block { d, dmin, scales, mins, codes })
+    Some(block)
 }
