@@ -177,6 +177,28 @@ impl TileMut<'_> {
             }
         }
     }
+
+    /// As [`TileMut::fill`], of rows that are quantised already.
+    pub(crate) fn gather<'x>(&mut self, row: impl Fn(usize) -> &'x [u32]) {
+        let (rows, blocks) = (self.rows.len(), self.columns / BLOCK);
+        for (r, index) in self.rows.clone().enumerate() {
+            let (from, from_halves) = row(index).split_at(blocks * BLOCK_WORDS);
+            let (main, halves) = self.words.split_at_mut(blocks * BLOCK_WORDS * rows);
+            let main = main.chunks_exact_mut(BLOCK_WORDS * rows);
+            for (from, main) in from.as_chunks::<BLOCK_WORDS>().0.iter().zip(main) {
+                for (i, word) in from[..3].iter().enumerate() {
+                    main[i * rows + r] = *word;
+                }
+                main[3 * rows + QUADS * r..][..QUADS].copy_from_slice(&from[3..]);
+            }
+            let halves = halves.chunks_exact_mut(HALVES_WORDS * rows);
+            for (from, halves) in from_halves.as_chunks::<HALVES_WORDS>().0.iter().zip(halves) {
+                for (i, word) in from.iter().enumerate() {
+                    halves[i * rows + r] = *word;
+                }
+            }
+        }
+    }
 }
 
 /// Rows quantised once, from which tiles are gathered: of routed experts each takes some rows, and most rows go to
@@ -214,30 +236,6 @@ impl QuantizedRows {
 /// Quantises a row as a tile of its own.
 pub(crate) fn quantize_alone(isa: Isa, x: &[f32], words: &mut [u32]) {
     quantize_row(isa, x, words, 0, 1);
-}
-
-impl TileMut<'_> {
-    /// As [`TileMut::fill`], of rows that are quantised already.
-    pub(crate) fn gather<'x>(&mut self, row: impl Fn(usize) -> &'x [u32]) {
-        let (rows, blocks) = (self.rows.len(), self.columns / BLOCK);
-        for (r, index) in self.rows.clone().enumerate() {
-            let (from, from_halves) = row(index).split_at(blocks * BLOCK_WORDS);
-            let (main, halves) = self.words.split_at_mut(blocks * BLOCK_WORDS * rows);
-            let main = main.chunks_exact_mut(BLOCK_WORDS * rows);
-            for (from, main) in from.as_chunks::<BLOCK_WORDS>().0.iter().zip(main) {
-                for (i, word) in from[..3].iter().enumerate() {
-                    main[i * rows + r] = *word;
-                }
-                main[3 * rows + QUADS * r..][..QUADS].copy_from_slice(&from[3..]);
-            }
-            let halves = halves.chunks_exact_mut(HALVES_WORDS * rows);
-            for (from, halves) in from_halves.as_chunks::<HALVES_WORDS>().0.iter().zip(halves) {
-                for (i, word) in from.iter().enumerate() {
-                    halves[i * rows + r] = *word;
-                }
-            }
-        }
-    }
 }
 
 /// Quantisation is plain code without fused operations: wider vectors change its speed only.

@@ -50,8 +50,6 @@ pub(crate) struct ExpertRunner {
     slots: Vec<u32>,
     /// All rows, quantised once for all experts that take them.
     quantized: QuantizedRows,
-    /// Whether that has been done in this layer.
-    is_quantized: bool,
     /// Inputs of each expert of a group, in blocks and as floats.
     inputs: [Vec<Activations>; 2],
     /// What lies between, quantised.
@@ -124,18 +122,22 @@ impl ExpertRunner {
     ) -> Result<(), ExpertError> {
         let (hidden, k) = (layer.hidden, layer.routes.k);
         self.sort(layer.routes);
-        self.is_quantized = false;
+        let inputs = [&layer.layout.gate, &layer.layout.up].map(|matrix| PanelKind::of(matrix.layout.format));
+        if x.len() > hidden && inputs.iter().any(|kind| form(*kind) == Form::Blocks) {
+            self.quantize(pool, layer.isa, x, hidden);
+        }
         let count = layer.routes.ids.len();
         room(&mut self.partials, count * hidden);
         room(&mut self.slots, count);
-        let most = layer.leases.clamp(1, GROUP);
+        // At most half the slots, so that others can be read into the rest meanwhile.
+        let most = (layer.leases / 2).clamp(1, GROUP);
         let mut done = 0;
         loop {
             let mut leases: [Option<Lease>; GROUP] = Default::default();
             let mut members = 0;
             let mut uses = 0;
             let mut watch = Watch::start();
-            // What is there is worked on together, and while what is not is on its way.
+            // Experts that have arrived are worked on together; none of them waits for one that has not.
             while members < most && uses < GROUP_USES && (members == 0 || request.is_ready()) {
                 let Some(lease) = request.next()? else { break };
                 uses += self.uses_of(lease.expert as usize).len();
@@ -253,6 +255,19 @@ impl ExpertRunner {
         Ok(())
     }
 
+    fn quantize(&mut self, pool: &mut Pool, isa: Isa, x: &[f32], hidden: usize) {
+        let count = x.len() / hidden;
+        self.quantized.prepare(count, hidden);
+        let rows = Mutex::new(self.quantized.rows_mut().zip(x.chunks_exact(hidden)));
+        pool.run(count, 4, &|_, range| {
+            for _ in range {
+                let next = rows.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((words, x)) = next else { continue };
+                quantize_alone(isa, x, words);
+            }
+        });
+    }
+
     /// Gathers the rows of each expert; with a single row all share one input.
     fn fill_inputs(
         &mut self,
@@ -282,18 +297,6 @@ impl ExpertRunner {
             }
             if tiles == 0 {
                 continue;
-            }
-            if wanted == Form::Blocks && !self.is_quantized {
-                self.is_quantized = true;
-                self.quantized.prepare(x.len() / hidden, hidden);
-                let rows = Mutex::new(self.quantized.rows_mut().zip(x.chunks_exact(hidden)));
-                pool.run(x.len() / hidden, 4, &|_, range| {
-                    for _ in range {
-                        let next = rows.lock().unwrap_or_else(PoisonError::into_inner).next();
-                        let Some((words, x)) = next else { continue };
-                        quantize_alone(isa, x, words);
-                    }
-                });
             }
             let quantized = &self.quantized;
             let all = inputs.iter_mut().zip(members.iter().flatten());
