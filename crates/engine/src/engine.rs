@@ -270,10 +270,12 @@ fn load(
         verify,
     };
     let experts = StreamedExperts::open(&program, checkpoint, Some(Arc::new(packer)), &stream)?;
-    // The pages of resident weights would count for the process until the system wants them back.
-    // Where every expert has a slot there is nothing to foretell.
-    let predict = stream.prefetch != Prefetch::Off && plan.slots() < Some(plan.expert_count);
-    let cpu = CpuOptions { evict: true, predict, ..options.cpu };
+    // Where every expert has a slot there is nothing to foretell, and memory is short only if a budget was given: the
+    // pages of resident weights would then count for the process until the system wants them back.
+    let short = plan.slots() < Some(plan.expert_count);
+    let predict = short && stream.prefetch != Prefetch::Off;
+    let evict = short || options.memory.budget.is_some();
+    let cpu = CpuOptions { evict, predict, ..options.cpu };
     let executor = CpuExecutor::open(program, checkpoint, cpu)?;
     Ok((Box::new(executor), Experts::Streamed(Box::new(experts))))
 }
