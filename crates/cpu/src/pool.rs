@@ -8,7 +8,7 @@
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -140,9 +140,10 @@ impl Pool {
             *shared.region.get() = Region { work, grain: grain as u32 };
         }
         let number = shared.state.0.load(Ordering::Relaxed) & !(NEXT - 1);
-        shared.state.0.store(number.wrapping_add(NEXT) | OPEN, Ordering::SeqCst);
+        shared.state.0.store(number.wrapping_add(NEXT) | OPEN, Ordering::Release);
+        fence(Ordering::SeqCst);
         for (parked, worker) in shared.parked.iter().zip(&self.workers) {
-            if parked.0.load(Ordering::SeqCst) {
+            if parked.0.load(Ordering::Relaxed) {
                 worker.thread().unpark();
             }
         }
@@ -162,14 +163,15 @@ struct Close<'a>(&'a Shared);
 impl Drop for Close<'_> {
     fn drop(&mut self) {
         let shared = self.0;
-        shared.state.0.fetch_and(!OPEN, Ordering::SeqCst);
+        shared.state.0.fetch_and(!OPEN, Ordering::Relaxed);
         if spin_until(|| shared.state.0.load(Ordering::Acquire) & INSIDE == 0) {
             return;
         }
         *shared.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
-        shared.caller_parked.0.store(true, Ordering::SeqCst);
+        shared.caller_parked.0.store(true, Ordering::Release);
         // Either this load sees that all have left, or the last worker's load sees the flag and unparks.
-        while shared.state.0.load(Ordering::SeqCst) & INSIDE != 0 {
+        fence(Ordering::SeqCst);
+        while shared.state.0.load(Ordering::Acquire) & INSIDE != 0 {
             std::thread::park();
         }
         shared.caller_parked.0.store(false, Ordering::Relaxed);
@@ -205,9 +207,10 @@ impl Shared {
             let next = || is_new(self.state.0.load(Ordering::Relaxed)) || self.stop.load(Ordering::Relaxed);
             if !spin_until(next) {
                 let parked = &self.parked[index - 1].0;
-                parked.store(true, Ordering::SeqCst);
+                parked.store(true, Ordering::Relaxed);
                 // Either this load sees the new region, or the caller's load sees the flag and unparks.
-                while !is_new(self.state.0.load(Ordering::SeqCst)) && !self.stop.load(Ordering::SeqCst) {
+                fence(Ordering::SeqCst);
+                while !next() {
                     std::thread::park();
                 }
                 parked.store(false, Ordering::Relaxed);
@@ -238,8 +241,9 @@ impl Shared {
             if outcome.is_err() {
                 self.panicked.store(true, Ordering::Relaxed);
             }
-            let last = self.state.0.fetch_sub(1, Ordering::SeqCst) & INSIDE == 1;
-            if last && self.caller_parked.0.load(Ordering::SeqCst) {
+            let last = self.state.0.fetch_sub(1, Ordering::Release) & INSIDE == 1;
+            fence(Ordering::SeqCst);
+            if last && self.caller_parked.0.load(Ordering::Relaxed) {
                 let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 caller.inspect(Thread::unpark);
             }
