@@ -10,7 +10,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use turbospark_cpu::{
-    Activations, Form, Isa, LANES, Level, Outputs, PackedMatrix, PanelKind, PanelLayout, linear, pack_panels,
+    Activations, Ceilings, CpuOptions, Form, Isa, LANES, Outputs, PackedMatrix, PanelKind, PanelLayout,
+    linear, pack_panels,
 };
 use turbospark_formats::{Float, Format, MatrixLayout, MatrixRef};
 
@@ -179,6 +180,8 @@ fn measure(options: &Options, format: Format) {
     drop(large);
 
     let (some, _) = weights(options.isa, format, columns, 4 << 20);
+    let as_executor = CpuOptions { isa: options.isa, threads: options.threads, ..CpuOptions::default() };
+    let mut ceilings = Ceilings::within(&as_executor, 4 << 20).expect("the system gives threads and memory");
     let outputs = some.layout().rows();
     for rows in [2, 4, 8, 64, 512] {
         let x = input(options.isa, form, rows, columns);
@@ -187,7 +190,7 @@ fn measure(options: &Options, format: Format) {
         let repeats = ((0.02 * 150.0 / work) as usize).max(1);
         let pairs: Vec<(f64, f64)> = (0..9)
             .map(|_| {
-                let peak = peak(options);
+                let peak = ceilings.multiply_adds() / 1e9;
                 let time = seconds(|| multiply(options, &some, &x, &mut out, repeats));
                 (peak, work * repeats as f64 / time)
             })
@@ -220,36 +223,4 @@ fn read(bytes: &[u8]) -> u64 {
         return unsafe { wide(bytes) };
     }
     bytes.as_chunks().0.iter().fold(0, |sum, word| sum ^ u64::from_le_bytes(*word))
-}
-
-/// Multiply-adds of the instruction set a nanosecond, all threads together; not a number where it is not measured.
-fn peak(options: &Options) -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if options.isa.level() == Level::Avx512 {
-        const ROUNDS: usize = 1_000_000;
-        let time = seconds(|| {
-            on_threads(options.threads, |_| {
-                // SAFETY: the machine has AVX-512 with VNNI.
-                black_box(unsafe { dot_products(ROUNDS) });
-            });
-        });
-        return (options.threads * ROUNDS * 16 * 64) as f64 / time / 1e9;
-    }
-    let _ = options;
-    f64::NAN
-}
-
-/// Sixteen independent sums, so that latency hides.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vnni")]
-fn dot_products(rounds: usize) -> i32 {
-    use std::arch::x86_64::*;
-    let (a, b) = (black_box(_mm512_set1_epi8(1)), black_box(_mm512_set1_epi8(2)));
-    let mut sums = [_mm512_setzero_si512(); 16];
-    for _ in 0..rounds {
-        for sum in &mut sums {
-            *sum = _mm512_dpbusd_epi32(*sum, a, b);
-        }
-    }
-    _mm512_reduce_add_epi32(sums.into_iter().fold(a, |x, y| _mm512_xor_si512(x, y)))
 }

@@ -101,7 +101,7 @@ pub(crate) fn kernel(isa: Isa, kind: PanelKind, rows: usize, panels: usize) -> K
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => avx512::kernel(kind, rows, panels),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2::kernel(kind),
+        Level::Avx2 => avx2::kernel(kind, rows),
         #[cfg(target_arch = "aarch64")]
         Level::Neon => neon::kernel(kind),
         _ => scalar::task,
