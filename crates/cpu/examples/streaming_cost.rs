@@ -55,7 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mut run = |source: &dyn ExpertSource| {
                 seconds(&mut executor, &program, source, *tokens, *name == "prompt")
             };
-            (run(&resident)?, run(&streamed)?);
+            run(&resident)?;
+            run(&streamed)?;
             let misses = streamed.statistics().misses;
             let mut sum = 0.0;
             for pair in 0..*pairs {

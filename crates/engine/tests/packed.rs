@@ -1,10 +1,10 @@
 //! A packed store gives the bits of the model it was made from, however its experts are read.
 
-mod packed_support;
+mod experts_support;
 
 use std::path::Path;
 
-use packed_support::*;
+use experts_support::*;
 use turbospark_engine::memory_limit::MemorySize;
 use turbospark_engine::pack::{PackOptions, pack};
 use turbospark_engine::policy::PolicyKind;

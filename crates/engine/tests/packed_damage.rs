@@ -1,10 +1,10 @@
 //! What is damaged in a packed store is named and never computed with, and packing again mends it.
 
-mod packed_support;
+mod experts_support;
 
 use std::path::Path;
 
-use packed_support::*;
+use experts_support::*;
 use turbospark_engine::pack::{DamageKind, PackOptions, pack, verify};
 use turbospark_engine::{Engine, EngineError, Keep, MemoryOptions, OpenOptions, Residency};
 use turbospark_formats::Checkpoint;

@@ -1,17 +1,16 @@
 //! Streamed experts give the bits of resident ones: whole logits with `==`, for every reader, policy and size of the
 //! pool, with and without reading ahead, prompts in chunks and tokens one by one, one sequence and four.
 
-use std::path::{Path, PathBuf};
+mod experts_support;
 
+use experts_support::{checkpoint, engine, four, logits, resident, tokens};
 use turbospark_engine::memory_limit::MemorySize;
 use turbospark_engine::policy::PolicyKind;
 use turbospark_engine::reader::ReaderKind;
 use turbospark_engine::{
-    Edits, Engine, EngineError, ExecutorKind, Keep, MemoryError, MemoryOptions, OpenOptions, Prefetch,
-    Progress, Request, Residency, demo_source,
+    Engine, EngineError, ExecutorKind, Keep, MemoryError, MemoryOptions, OpenOptions, Prefetch, Residency,
 };
 use turbospark_formats::Checkpoint;
-use turbospark_sampling::{Sampler, SamplingOptions};
 
 /// Float, k-quants, MXFP4 and MLX; GGUF and Hugging Face; plain, fused, transposed.
 const MODELS: [&str; 10] = [
@@ -26,68 +25,6 @@ const MODELS: [&str; 10] = [
     "mixtral/hf",
     "mixtral/gguf-mxfp4.gguf",
 ];
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
-}
-
-fn checkpoint(name: &str) -> Checkpoint {
-    match name {
-        "demo" => Checkpoint::from_gguf(demo_source()).unwrap(),
-        name => Checkpoint::open(&fixture(name)).unwrap(),
-    }
-}
-
-fn engine(checkpoint: &Checkpoint, memory: MemoryOptions) -> Engine {
-    let options = OpenOptions { prefill_chunk: Some(16), memory, ..OpenOptions::default() };
-    Engine::new(checkpoint, options).unwrap()
-}
-
-fn resident() -> MemoryOptions {
-    MemoryOptions { residency: Residency::Resident, ..MemoryOptions::default() }
-}
-
-fn tokens(engine: &Engine, count: usize, seed: usize) -> Vec<u32> {
-    let vocabulary = engine.program().vocabulary();
-    (0..count).map(|i| ((i * i * 31 + i * 7 + seed * 101) % vocabulary) as u32).collect()
-}
-
-/// Logits of a prompt in chunks, then of tokens one by one.
-fn logits(engine: &mut Engine) -> Vec<f32> {
-    let prompt = tokens(engine, 40, 1);
-    let mut all = engine.evaluate(&prompt, &Keep::default()).unwrap().logits;
-    for length in 1..6 {
-        all.extend(engine.evaluate(&prompt[..length], &Keep::default()).unwrap().logits);
-    }
-    all
-}
-
-/// What four sequences generate together; log-probabilities stand for their logits.
-fn four(engine: &mut Engine) -> Vec<(usize, u32, u32)> {
-    let requests = (0..4).map(|index| Request {
-        session: engine.open_session(),
-        prompt: tokens(engine, 5 + 6 * index, index),
-        sampler: Sampler::new(SamplingOptions { seed: index as u64, ..SamplingOptions::default() }).unwrap(),
-        stop: Vec::new(),
-        max_tokens: 6,
-        edits: Edits::default(),
-    });
-    let requests = requests.collect();
-    let mut generation = engine.generate(requests).unwrap();
-    let mut chosen = Vec::new();
-    loop {
-        let progress = generation.step().unwrap();
-        if progress.is_empty() {
-            break;
-        }
-        chosen.extend(progress.iter().filter_map(|(index, progress)| match progress {
-            Progress::Token { id, logprob } => Some((*index, *id, logprob.to_bits())),
-            _ => None,
-        }));
-    }
-    assert_eq!(chosen.len(), 24);
-    chosen
-}
 
 /// Pools from the smallest legal one to four token cycles, or to all experts if they are fewer.
 fn pools(engine: &Engine) -> [usize; 4] {

@@ -44,7 +44,7 @@ pub fn tokens(engine: &Engine, count: usize, seed: usize) -> Vec<u32> {
 pub fn logits(engine: &mut Engine) -> Vec<f32> {
     let prompt = tokens(engine, 40, 1);
     let mut all = engine.evaluate(&prompt, &Keep::default()).unwrap().logits;
-    for length in 1..4 {
+    for length in 1..6 {
         all.extend(engine.evaluate(&prompt[..length], &Keep::default()).unwrap().logits);
     }
     all
@@ -57,7 +57,7 @@ pub fn four(engine: &mut Engine) -> Vec<(usize, u32, u32)> {
         prompt: tokens(engine, 5 + 6 * index, index),
         sampler: Sampler::new(SamplingOptions { seed: index as u64, ..SamplingOptions::default() }).unwrap(),
         stop: Vec::new(),
-        max_tokens: 4,
+        max_tokens: 6,
         edits: Edits::default(),
     });
     let requests = requests.collect();
@@ -73,7 +73,7 @@ pub fn four(engine: &mut Engine) -> Vec<(usize, u32, u32)> {
             _ => None,
         }));
     }
-    assert_eq!(chosen.len(), 16);
+    assert_eq!(chosen.len(), 24);
     chosen
 }
 
