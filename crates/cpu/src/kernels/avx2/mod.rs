@@ -2,8 +2,8 @@
 //!
 //! `maddubs` multiplies unsigned weights with signed activations and adds pairs in 16 bits, with saturation. Codes of up
 //! to 6 bits go in as they are (their offset times the sum of activations comes off later) and as many products are
-//! added in 16 bits as cannot overflow. Weights of eight bits go in as two nibbles, whose sums meet in 32 bits: a
-//! fifth more instructions than magnitudes and moved signs, but half as many multiplications and none that widens.
+//! added in 16 bits as cannot overflow. Weights of eight bits go in as two nibbles, whose sums meet in 32 bits: no more
+//! instructions for a quad than magnitudes and moved signs take, and more of them plain additions.
 
 mod read;
 
@@ -71,7 +71,7 @@ fn correction<K: Spec>(word: __m256i) -> __m256i {
 /// Adds the products of a quad of R rows with two vectors of weights to sums of 16 bits.
 ///
 /// Written out, because the compiler moves the many loads and products of an unrolled block away from their sums, and
-/// then has too few registers: it makes a third fewer products a second.
+/// then has too few registers: it makes a sixth fewer products a second.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn step<const R: usize>(sums: &mut [[__m256i; 2]; R], weights: [__m256i; 2], x: &[u32], quad: usize) {
